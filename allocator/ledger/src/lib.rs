@@ -1,0 +1,1 @@
+//! The replicated ledger: a deterministic state machine of pools and leases.

@@ -1,0 +1,1 @@
+//! The allocator: Raft replicas that own every pool.

@@ -1,0 +1,1 @@
+//! Client of the agent for gateways and services written in Rust.

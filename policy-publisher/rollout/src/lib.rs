@@ -1,0 +1,1 @@
+//! Policy source, its compiler, and a bundle's way to release.

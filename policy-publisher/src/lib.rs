@@ -1,0 +1,1 @@
+//! The policy publisher: compiles, signs and distributes bundles.

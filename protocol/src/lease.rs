@@ -1,0 +1,133 @@
+//! The wire between agents and the allocator: batched frames with cumulative counters.
+//!
+//! Loss, duplication and reordering of these messages are harmless: an answer carries the total ever granted for a
+//! (pool, window, incarnation), and the agent credits the difference to what it has seen. A return carries the
+//! total ever returned. Times travel as spans, never as times of day; a window's start is a label.
+
+use serde::{Deserialize, Serialize};
+
+use crate::amount::Tokens;
+use crate::ids::{BundleVersion, Holder, Incarnation, PoolKey};
+use crate::time::LedgerTime;
+use crate::window::Window;
+
+/// The most acquires plus settles one frame may carry.
+pub const FRAME_ITEMS_MAX: usize = 1_000;
+
+/// The longest life of a lease without an extension, in ms. A window no longer than this is leased to its end; a
+/// longer one by sessions that extend.
+pub const SESSION_MS_MAX: u64 = 600_000;
+
+/// What an agent sends: all that it wants and reports at this moment, over all pools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFrame {
+    /// Who asks.
+    pub holder: Holder,
+    /// Which life of it asks.
+    pub incarnation: Incarnation,
+    /// Settles first: what they give back may be granted to the acquires.
+    pub settles: Vec<Settle>,
+    /// Wishes for tokens.
+    pub acquires: Vec<Acquire>,
+}
+
+/// Which window an acquire is for. The ledger decides what it means when the command is applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowChoice {
+    /// The window that holds ledger time now.
+    Current,
+    /// The one after it; the lease starts later.
+    Next,
+}
+
+/// A wish for tokens of one pool. Its id is (holder, incarnation, pool, seq): repeating it changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acquire {
+    /// The pool.
+    pub pool: PoolKey,
+    /// The window.
+    pub window: WindowChoice,
+    /// Counts up from 1 per (holder, incarnation, pool).
+    pub seq: u64,
+    /// Tokens that requests are waiting for now. With `want` 0 as well, only the lease's life is extended.
+    pub need: Tokens,
+    /// Tokens that the forecast asks for on top of what is held, `need` included. A wish, never a right.
+    pub want: Tokens,
+}
+
+/// What a holder says of one window: cumulative, applied as maxima, so repeating or reordering is harmless.
+/// A settle for a window that is over changes nothing but its count of spent tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settle {
+    /// The pool.
+    pub pool: PoolKey,
+    /// The window's label.
+    pub window_start: LedgerTime,
+    /// Tokens spent so far in this window by this incarnation.
+    pub spent_total: Tokens,
+    /// Tokens given back so far in this window by this incarnation. The holder will never spend them.
+    pub returned_total: Tokens,
+}
+
+/// The allocator's answer to a frame, in the order of its acquires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFrameAnswer {
+    /// One answer an acquire, in order.
+    pub answers: Vec<AcquireAnswer>,
+    /// The bundle that the allocator enforces.
+    pub bundle_version: BundleVersion,
+}
+
+/// The answer to one acquire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcquireAnswer {
+    /// The pool.
+    pub pool: PoolKey,
+    /// The acquire's number.
+    pub seq: u64,
+    /// What came of it.
+    pub outcome: AcquireOutcome,
+}
+
+/// What came of an acquire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AcquireOutcome {
+    /// The lease as it stands, whether or not this acquire added to it.
+    Lease(Lease),
+    /// A later life of this holder has been seen; this one's tokens are forfeit.
+    StaleIncarnation {
+        /// The life that is known.
+        seen: Incarnation,
+    },
+    /// The active bundle has no leased rule of this name, or no such tenant.
+    UnknownPool,
+    /// The allocator cannot place itself in time yet (after the loss of a whole quorum) and grants nothing.
+    ClockUncertain {
+        /// How long that can last, in ms.
+        retry_ms: u64,
+    },
+}
+
+/// A lease as it stands after an acquire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The window; its start is the label.
+    pub window: Window,
+    /// From now until the lease may be spent, in ms; 0 for the current window.
+    pub starts_in_ms: u64,
+    /// From now until it ends, in ms: never past the window's end (the clamp). 0 when the window is over.
+    pub expires_in_ms: u64,
+    /// Tokens ever granted to this incarnation in this window.
+    pub granted_total: Tokens,
+    /// The window's limit for all regions together.
+    pub limit: Tokens,
+    /// Tokens left in the pool.
+    pub remaining: Tokens,
+    /// Tokens that some holder has and may still give back. With `remaining` 0 too, nothing can come before the
+    /// window's end: the denial is final.
+    pub outstanding: Tokens,
+    /// Orders the answers about this (pool, window, holder): of two, the higher is newer.
+    pub version: u64,
+}

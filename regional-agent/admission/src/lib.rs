@@ -1,0 +1,1 @@
+//! Admission and leases at the agent, without clock or socket.

@@ -1,0 +1,1 @@
+//! The regional agent: spends leases locally, answers gateways.
