@@ -84,6 +84,8 @@ pub struct PoolView {
     pub leased: Tokens,
     /// Reported spent, or in leases that ended without a settle.
     pub spent: Tokens,
+    /// Of `spent`, what holders reported. The rest was stranded or never reported.
+    pub reported: Tokens,
 }
 
 /// One holder's lease (`GET /v1/leases`).

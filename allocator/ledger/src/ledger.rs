@@ -1,0 +1,196 @@
+//! The state machine itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leasehold_protocol::bundle::{Bundle, Limit};
+use leasehold_protocol::lease::{Acquire, AcquireOutcome, Settle};
+use leasehold_protocol::{BundleVersion, Holder, Incarnation, LedgerTime, PoolKey, Tokens, WindowLength};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{ActivateOutcome, Command, Entry, Outcome, SettleOutcome};
+use crate::pairs;
+use crate::pool::Pool;
+
+/// Every pool, every lease, the policy they follow and the time they live in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    pub(crate) now: LedgerTime,
+    pub(crate) policy: Option<Policy>,
+    #[serde(with = "pairs")]
+    pub(crate) pools: BTreeMap<PoolKey, Pool>,
+    /// The highest life seen of each holder.
+    #[serde(with = "pairs")]
+    pub(crate) lives: BTreeMap<Holder, Incarnation>,
+    /// When each pool next has a window to close: kept so that time passes in the windows that end, not in all.
+    pub(crate) endings: BTreeSet<(LedgerTime, PoolKey)>,
+}
+
+/// The active bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Policy {
+    pub(crate) bundle: Arc<Bundle>,
+    pub(crate) digest: String,
+}
+
+impl Ledger {
+    /// Applies one entry: time first, then its commands in order. The outcomes are in the commands' order.
+    pub fn apply(&mut self, entry: &Entry) -> Vec<Outcome> {
+        self.now = self.now.max(entry.stamp);
+        self.close_windows();
+        let outcomes = entry.commands.iter().map(|command| self.command(command)).collect();
+        debug_assert_eq!(self.check_invariants(), Ok(()));
+        outcomes
+    }
+
+    /// Ledger time.
+    pub fn now(&self) -> LedgerTime {
+        self.now
+    }
+
+    /// The bundle whose limits the pools have.
+    pub fn active_bundle(&self) -> Option<&Bundle> {
+        self.policy.as_ref().map(|p| p.bundle.as_ref())
+    }
+
+    /// Its version; 0 before the first.
+    pub fn bundle_version(&self) -> BundleVersion {
+        self.policy.as_ref().map_or(BundleVersion(0), |p| p.bundle.version)
+    }
+
+    /// The digest of its signed bytes.
+    pub fn bundle_digest(&self) -> Option<&str> {
+        self.policy.as_ref().map(|p| p.digest.as_str())
+    }
+
+    /// The longest time that any lease can still be spent, in ms of ledger time; 0 when none is out. A leader that
+    /// cannot place itself on the line waits this long before it sets the line anew.
+    pub fn outstanding_span_ms(&self) -> u64 {
+        self.pools
+            .values()
+            .flat_map(|pool| pool.open.values())
+            .flat_map(|window| window.leases.values())
+            .filter(|account| !account.kept().is_zero())
+            .map(|account| account.expires_at.ms_since(self.now))
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn command(&mut self, command: &Command) -> Outcome {
+        match command {
+            Command::Acquire { holder, incarnation, acquire } => {
+                Outcome::Acquired(self.acquire(holder, *incarnation, acquire))
+            }
+            Command::Settle { holder, incarnation, settle } => {
+                Outcome::Settled(self.settle(holder, *incarnation, settle))
+            }
+            Command::ActivateBundle { bundle, digest } => Outcome::Activated(self.activate(bundle, digest)),
+        }
+    }
+
+    fn acquire(&mut self, holder: &Holder, incarnation: Incarnation, acquire: &Acquire) -> AcquireOutcome {
+        if let Some(seen) = self.lives.get(holder)
+            && *seen > incarnation
+        {
+            return AcquireOutcome::StaleIncarnation { seen: *seen };
+        }
+        let Some((length, contract)) = self.contract(&acquire.pool) else {
+            return AcquireOutcome::UnknownPool;
+        };
+        self.lives.insert(holder.clone(), incarnation);
+        let key = (holder.clone(), incarnation);
+        let pool = self.pools.entry(acquire.pool.clone()).or_insert_with(|| Pool::new(length));
+        let lease = pool.acquire(self.now, &key, acquire, length, contract);
+        self.endings.insert((lease.window.end, acquire.pool.clone()));
+        AcquireOutcome::Lease(lease)
+    }
+
+    fn settle(&mut self, holder: &Holder, incarnation: Incarnation, settle: &Settle) -> SettleOutcome {
+        let key = (holder.clone(), incarnation);
+        self.pools.get_mut(&settle.pool).map_or(SettleOutcome::Over, |pool| pool.settle(&key, settle))
+    }
+
+    fn activate(&mut self, bundle: &Bundle, digest: &str) -> ActivateOutcome {
+        let active = self.bundle_version();
+        if bundle.version == active && self.bundle_digest() == Some(digest) {
+            return ActivateOutcome::AlreadyActive { version: active };
+        }
+        if active.0.checked_add(1) != Some(bundle.version.0) {
+            return ActivateOutcome::Conflict {
+                active,
+                active_digest: self.bundle_digest().map(str::to_owned),
+            };
+        }
+        self.policy = Some(Policy { bundle: Arc::new(bundle.clone()), digest: digest.to_owned() });
+        let keys: Vec<PoolKey> = self.pools.keys().cloned().collect();
+        for key in keys {
+            let contract = self.contract(&key).map(|(_, tokens)| tokens);
+            if let Some(pool) = self.pools.get_mut(&key) {
+                pool.set_contract(contract);
+            }
+        }
+        ActivateOutcome::Active { version: bundle.version }
+    }
+
+    /// The window length and limit that policy gives a pool now; `None` for a pool that policy does not lease from,
+    /// an unlimited one included.
+    pub(crate) fn contract(&self, key: &PoolKey) -> Option<(WindowLength, Tokens)> {
+        let (length, limit) = self.policy.as_ref()?.bundle.pool_at(key, self.now)?;
+        match limit {
+            Limit::Limited { tokens } => Some((length, tokens)),
+            Limit::Blocked => Some((length, Tokens::ZERO)),
+            Limit::Unlimited => None,
+        }
+    }
+
+    /// Closes every window that is over. A pool that policy no longer has goes with its last open window.
+    fn close_windows(&mut self) {
+        while let Some((end, _)) = self.endings.first()
+            && *end <= self.now
+        {
+            let Some((_, key)) = self.endings.pop_first() else { break };
+            let known = self.contract(&key).is_some();
+            if let Some(pool) = self.pools.get_mut(&key) {
+                pool.close(self.now);
+                if !known && pool.open.is_empty() {
+                    self.pools.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// States each invariant of DESIGN.md, section 4, that the state alone can show, or the one that does not hold.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        for (key, pool) in &self.pools {
+            for window in pool.open.values().chain(&pool.closed) {
+                let label = window.window.start;
+                let mut kept = Tokens::ZERO;
+                for ((holder, life), account) in &window.leases {
+                    let used = account.spent.checked_add(account.returned);
+                    if used.is_none_or(|used| used > account.granted) {
+                        return Err(format!("{key} {label} {holder}#{life}: spent + returned > granted"));
+                    }
+                    if account.expires_at > window.window.end {
+                        return Err(format!("{key} {label} {holder}#{life}: the lease outlives its window"));
+                    }
+                    kept = kept.checked_add(account.kept()).ok_or("the sum of leases wraps")?;
+                }
+                if kept != window.committed {
+                    return Err(format!(
+                        "{key} {label}: leases hold {kept}, the pool gave {}",
+                        window.committed
+                    ));
+                }
+            }
+            for (start, window) in &pool.open {
+                if window.window.end <= self.now || *start != window.window.start {
+                    return Err(format!("{key} {start}: a window that is over is still open"));
+                }
+                if !self.endings.contains(&(window.window.end, key.clone())) {
+                    return Err(format!("{key} {start}: nothing will close this window"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
