@@ -1,1 +1,3 @@
 //! Admission and leases at the agent, without clock or socket.
+
+pub mod lease;

@@ -1,0 +1,154 @@
+//! What this agent holds of one window, and until when.
+
+use leasehold_protocol::lease::{Lease, SESSION_MS_MAX, Settle};
+use leasehold_protocol::{LocalTime, PoolKey, Tokens, Window};
+
+/// A lease as its holder keeps it. `held = granted - spent - returned - forfeited`, never negative: each of the
+/// last three grows only by what is held.
+#[derive(Debug, Clone)]
+pub(crate) struct HeldWindow {
+    pub(crate) window: Window,
+    pub(crate) limit: Tokens,
+    granted: Tokens,
+    spent: Tokens,
+    returned: Tokens,
+    forfeited: Tokens,
+    /// Never earlier than the window's true start.
+    usable_from: LocalTime,
+    /// Never later than the lease's true end.
+    usable_until: LocalTime,
+    /// The end as it would be with a perfect clock: for planning, never for spending.
+    ends_about: LocalTime,
+    /// The newest answer whose words (not tokens) were taken.
+    pub(crate) version: u64,
+    /// Spent and returned as last confirmed by the allocator.
+    confirmed: (Tokens, Tokens),
+}
+
+impl HeldWindow {
+    /// An empty lease of the window that an answer speaks of.
+    pub(crate) fn new(lease: &Lease, now: LocalTime) -> Self {
+        Self {
+            window: lease.window,
+            limit: lease.limit,
+            granted: Tokens::ZERO,
+            spent: Tokens::ZERO,
+            returned: Tokens::ZERO,
+            forfeited: Tokens::ZERO,
+            usable_from: LocalTime(u64::MAX),
+            usable_until: LocalTime(0),
+            ends_about: now,
+            version: 0,
+            confirmed: (Tokens::ZERO, Tokens::ZERO),
+        }
+    }
+
+    /// Takes an answer in. The life is counted from the *sending* of the request, shrunk by the drift margin, so it
+    /// cannot outlast the truth; the start is counted from the *receipt*, stretched, so it cannot come early.
+    /// Tokens left over when the life had lapsed are forfeit, although the answer prolongs it.
+    pub(crate) fn take(&mut self, lease: &Lease, sent: LocalTime, received: LocalTime, drift_ppm: u32) {
+        if self.has_lapsed(received) {
+            self.forfeit();
+        }
+        let until = sent.plus_shrunk(lease.expires_in_ms, drift_ppm);
+        self.usable_until = self.usable_until.max(until);
+        self.ends_about = self.ends_about.max(sent.saturating_add_ms(lease.expires_in_ms));
+        let from = if lease.starts_in_ms == 0 {
+            received
+        } else {
+            received.plus_stretched(lease.starts_in_ms, drift_ppm)
+        };
+        self.usable_from = self.usable_from.min(from);
+        self.granted = self.granted.max(lease.granted_total);
+        if lease.version > self.version {
+            self.version = lease.version;
+            self.limit = lease.limit;
+        }
+    }
+
+    /// Tokens that may still be spent, given back or lost.
+    pub(crate) fn held(&self) -> Tokens {
+        self.granted.saturating_sub(self.spent).saturating_sub(self.returned).saturating_sub(self.forfeited)
+    }
+
+    /// True while its tokens may be spent.
+    pub(crate) fn is_usable(&self, now: LocalTime) -> bool {
+        self.usable_from <= now && now < self.usable_until
+    }
+
+    /// True once it may never be spent again without a new answer.
+    pub(crate) fn has_lapsed(&self, now: LocalTime) -> bool {
+        self.usable_until <= now && self.usable_until > LocalTime(0)
+    }
+
+    /// Until when its tokens may be spent.
+    pub(crate) fn usable_until(&self) -> LocalTime {
+        self.usable_until
+    }
+
+    /// From when its tokens may be spent.
+    pub(crate) fn usable_from(&self) -> LocalTime {
+        self.usable_from
+    }
+
+    /// When it ends by a perfect clock.
+    pub(crate) fn ends_about(&self) -> LocalTime {
+        self.ends_about
+    }
+
+    /// Tokens spent in this window.
+    pub(crate) fn spent(&self) -> Tokens {
+        self.spent
+    }
+
+    /// When to ask for a longer life: a third of a session ahead in a window longer than a session; otherwise just
+    /// ahead of the drift margin, which a fresh span makes a thousand times smaller. `None` if that gains nothing.
+    pub(crate) fn extend_at(&self, lead_ms: u64) -> Option<LocalTime> {
+        let lead = if self.window.length_ms() > SESSION_MS_MAX {
+            SESSION_MS_MAX / 3
+        } else if self.ends_about.ms_since(self.usable_until) >= 2 {
+            lead_ms
+        } else {
+            return None;
+        };
+        Some(LocalTime(self.usable_until.0.saturating_sub(lead.saturating_mul(1_000_000))))
+    }
+
+    /// Spends `cost`, if it may.
+    pub(crate) fn spend(&mut self, now: LocalTime, cost: Tokens) -> bool {
+        if !self.is_usable(now) || self.held() < cost {
+            return false;
+        }
+        let Some(spent) = self.spent.checked_add(cost) else { return false };
+        self.spent = spent;
+        true
+    }
+
+    /// Gives everything that is held back: from here on it is not ours, whether or not the message arrives.
+    pub(crate) fn give_back(&mut self) -> Tokens {
+        let back = self.held();
+        self.returned = self.returned.saturating_add(back);
+        back
+    }
+
+    /// Gives everything that is held up: a later life or a lapse took it.
+    pub(crate) fn forfeit(&mut self) {
+        self.forfeited = self.forfeited.saturating_add(self.held());
+    }
+
+    /// What the allocator has not confirmed yet, as totals.
+    pub(crate) fn report(&self, pool: &PoolKey) -> Option<Settle> {
+        (self.confirmed != (self.spent, self.returned)).then(|| Settle {
+            pool: pool.clone(),
+            window_start: self.window.start,
+            spent_total: self.spent,
+            returned_total: self.returned,
+        })
+    }
+
+    /// Notes that the allocator has these totals.
+    pub(crate) fn confirm(&mut self, settle: &Settle) {
+        self.confirmed.0 = self.confirmed.0.max(settle.spent_total);
+        self.confirmed.1 = self.confirmed.1.max(settle.returned_total);
+    }
+}
