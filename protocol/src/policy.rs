@@ -6,7 +6,7 @@ mod check;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::{
-    Algorithm, BUNDLE_BYTES_MAX, Bundle, Enforcement, KeyPart, Limit, Override, Route, Rule,
+    Algorithm, BUNDLE_BYTES_MAX, Bundle, Enforcement, KeyPart, Limit, Override, Plan, Route, Rule,
 };
 use crate::ids::{OverrideId, PlanId, PoolKey, RouteId, RuleId, TenantId};
 use crate::problem::InvalidField;
@@ -68,6 +68,13 @@ pub enum Origin {
         /// When it ends, RFC 3339.
         expires_at: String,
     },
+}
+
+/// [`Origin`] without its texts.
+enum Source<'a> {
+    Rule,
+    Plan(&'a Plan),
+    Override(&'a Override),
 }
 
 impl CheckedBundle {
@@ -155,28 +162,51 @@ impl Bundle {
         tenant: Option<&TenantId>,
         at: LedgerTime,
     ) -> Option<(Limit, Origin)> {
+        let (limit, source) = self.source_at(rule, tenant, at)?;
+        let origin = match source {
+            Source::Override(o) => Origin::Override {
+                id: o.id.clone(),
+                owner: o.owner.clone(),
+                reason: o.reason.clone(),
+                expires_at: LedgerTime(o.expires_at_ms).to_rfc3339(),
+            },
+            Source::Plan(plan) => Origin::Plan { plan: plan.id.clone() },
+            Source::Rule => Origin::Rule,
+        };
+        Some((limit, origin))
+    }
+
+    /// The limit of [`Bundle::limit_at`] alone. Allocates nothing, for the hot path.
+    pub fn limit_value_at(&self, rule: &Rule, tenant: Option<&TenantId>, at: LedgerTime) -> Option<Limit> {
+        self.source_at(rule, tenant, at).map(|(limit, _)| limit)
+    }
+
+    fn source_at(
+        &self,
+        rule: &Rule,
+        tenant: Option<&TenantId>,
+        at: LedgerTime,
+    ) -> Option<(Limit, Source<'_>)> {
         let own = match rule.algorithm {
             Algorithm::FixedWindow { limit, .. } | Algorithm::Concurrency { limit, .. } => limit,
             Algorithm::TokenBucket { .. } => return None,
         };
         if let Some(tenant) = tenant {
             if let Some(o) = self.override_at(tenant, &rule.id, at) {
-                let origin = Origin::Override {
-                    id: o.id.clone(),
-                    owner: o.owner.clone(),
-                    reason: o.reason.clone(),
-                    expires_at: LedgerTime(o.expires_at_ms).to_rfc3339(),
-                };
-                return Some((o.limit, origin));
+                return Some((o.limit, Source::Override(o)));
             }
-            let plan = self.plan_of(tenant).and_then(|id| self.plans.iter().find(|p| &p.id == id));
+            let plan = self
+                .plan_of(tenant)
+                .and_then(|id| self.plans.binary_search_by(|p| p.id.cmp(id)).ok())
+                .and_then(|i| self.plans.get(i));
             if let Some(plan) = plan
-                && let Some(found) = plan.limits.iter().find(|l| l.rule == rule.id)
+                && let Ok(i) = plan.limits.binary_search_by(|l| l.rule.cmp(&rule.id))
+                && let Some(found) = plan.limits.get(i)
             {
-                return Some((found.limit, Origin::Plan { plan: plan.id.clone() }));
+                return Some((found.limit, Source::Plan(plan)));
             }
         }
-        Some((own, Origin::Rule))
+        Some((own, Source::Rule))
     }
 
     /// The window length and the limit at `at` of the pool `key`, if it names a leased rule of this bundle and a
@@ -192,6 +222,6 @@ impl Bundle {
         if !fits {
             return None;
         }
-        self.limit_at(rule, key.tenant.as_ref(), at).map(|(limit, _)| (window_ms, limit))
+        self.limit_value_at(rule, key.tenant.as_ref(), at).map(|limit| (window_ms, limit))
     }
 }
