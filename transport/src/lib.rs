@@ -1,1 +1,13 @@
-//! HTTP as every role speaks it.
+//! HTTP as every role speaks it: listeners, bearer tokens, problem documents, health, metrics, clients, logs.
+//!
+//! Shared by the shells alone; it knows no limit, lease or rule, and no core depends on it
+//! (docs/decisions/0004-one-transport-crate.md).
+
+pub mod auth;
+pub mod client;
+pub mod health;
+pub mod listen;
+pub mod problem;
+pub mod secret;
+pub mod shutdown;
+pub mod telemetry;
