@@ -1,0 +1,111 @@
+//! What a run does, drawn from its seed: the demand, the clocks and the mix of faults.
+
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+/// A safety rule that is broken on purpose, to show that the checker would notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// Nothing is broken.
+    None,
+    /// Leases live 15 s, whatever their window (D13 without the clamp).
+    NoClamp,
+    /// The leader answers a grant before a quorum has it.
+    AnswerBeforeDurable,
+    /// A lease's life is counted from the answer's receipt, not from the request's sending.
+    LifeFromReceipt,
+    /// The drift margin is zero although the clocks drift.
+    NoDriftMargin,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed it was drawn from.
+    pub seed: u64,
+    /// Regions, one agent each.
+    pub agents: usize,
+    /// Tokens a window.
+    pub limit: u64,
+    /// The window's length in ms.
+    pub window_ms: u64,
+    /// Mean requests a second of each agent.
+    pub rates: Vec<u64>,
+    /// How long faults go on, in ms of true time.
+    pub faulty_ms: u64,
+    /// How long the run goes on after the last fault, in ms.
+    pub calm_ms: u64,
+    /// The shortest one-way delay, in ms.
+    pub delay_min_ms: u64,
+    /// The longest one-way delay, in ms.
+    pub delay_max_ms: u64,
+    /// Messages lost, per 1,000.
+    pub loss_permille: u32,
+    /// Messages delivered twice, per 1,000.
+    pub duplicate_permille: u32,
+    /// Clock rates are off by at most this, either way. The drift margin covers twice this and the slewing.
+    pub rate_ppm_max: i64,
+    /// Wall clocks are off by at most this, either way, in ms.
+    pub wall_offset_max_ms: i64,
+    /// Mean ms between two faults of each kind; 0: none of that kind.
+    pub leader_crash_every_ms: u64,
+    /// Cuts between one agent and the allocator.
+    pub partition_every_ms: u64,
+    /// An agent restarts with nothing.
+    pub restart_every_ms: u64,
+    /// A wall clock jumps.
+    pub jump_every_ms: u64,
+    /// The limit changes by a new bundle.
+    pub limit_change_every_ms: u64,
+    /// What is broken on purpose.
+    pub mutant: Mutant,
+}
+
+impl Plan {
+    /// The plan of `seed`.
+    pub fn draw(seed: u64, mutant: Mutant) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let agents = rng.random_range(2..=5);
+        let window_ms = *pick(&mut rng, &[1_000, 2_000, 5_000, 10_000]);
+        let limit = rng.random_range(10..=1_000_u64);
+        // From well below the limit to several times it.
+        let share = limit * 1_000 / window_ms / agents as u64 + 1;
+        let rates = (0..agents).map(|_| (share * rng.random_range(1..=40) / 10).clamp(1, 400)).collect();
+        let delay_min_ms = rng.random_range(1..=60);
+        let every = |rng: &mut ChaCha8Rng, ms: u64| if rng.random_bool(0.6) { ms } else { 0 };
+        Self {
+            seed,
+            agents,
+            limit,
+            window_ms,
+            rates,
+            faulty_ms: 12_000,
+            calm_ms: 8_000,
+            delay_min_ms,
+            delay_max_ms: delay_min_ms + *pick(&mut rng, &[2, 20, 150, 600]),
+            loss_permille: *pick(&mut rng, &[0, 0, 10, 100, 300]),
+            duplicate_permille: *pick(&mut rng, &[0, 20, 200]),
+            rate_ppm_max: *pick(&mut rng, &[0, 50, 240]),
+            wall_offset_max_ms: *pick(&mut rng, &[0, 500, 300_000]),
+            leader_crash_every_ms: every(&mut rng, 2_500),
+            partition_every_ms: every(&mut rng, 3_000),
+            restart_every_ms: every(&mut rng, 4_000),
+            jump_every_ms: every(&mut rng, 3_000),
+            limit_change_every_ms: every(&mut rng, 5_000),
+            mutant,
+        }
+    }
+
+    /// The generator for the run itself, apart from the one that drew the plan.
+    pub fn generator(&self) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(1);
+        rng
+    }
+}
+
+/// One of `choices`.
+pub(crate) fn pick<'a, T>(rng: &mut ChaCha8Rng, choices: &'a [T]) -> &'a T {
+    let at = usize::try_from(rng.next_u64() % choices.len() as u64).unwrap_or(0);
+    choices.get(at).expect("the index is below the length, and no list of choices is empty")
+}

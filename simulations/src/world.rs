@@ -1,0 +1,378 @@
+//! The run: events in order of true time, one after another, until the plan ends.
+
+mod agents;
+mod faults;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use leasehold_admission::lease::LeaseSettings;
+use leasehold_ledger::{Command, Outcome};
+use leasehold_protocol::bundle::{
+    Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan as TenantPlan,
+    Route, Rule, Tenant,
+};
+use leasehold_protocol::lease::{AcquireAnswer, AcquireOutcome, LeaseFrameAnswer};
+use leasehold_protocol::{
+    BundleVersion, LedgerTime, PlanId, PoolKey, RouteId, RuleId, TenantId, Tokens, WindowLength,
+};
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+
+use crate::agent::{AgentHost, Sending};
+use crate::allocator::{AllocatorModel, REPLICAS};
+use crate::checker::Checker;
+use crate::clock::{MachineClock, TrueTime};
+use crate::plan::{Mutant, Plan};
+
+/// Heartbeats between replicas: how often, and the longest delay, in ms.
+const HEARTBEAT_MS: u64 = 100;
+const HEARTBEAT_DELAY_MAX_MS: u64 = 20;
+/// How far a new leader's line may lie behind the old one's: the longest heartbeat delay, and what the drift margin
+/// and the rounding to ms take off an estimate.
+const EARLY_MS: u64 = HEARTBEAT_DELAY_MAX_MS + 10;
+/// How long a request is held for tokens on their way, in ms.
+const HOLD_MS: u64 = 150;
+/// How long an agent waits for a frame's answer, in ms.
+const FRAME_DEADLINE_MS: u64 = 800;
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// The first rule that was broken, in words.
+    pub violation: Option<String>,
+    /// Requests admitted.
+    pub admitted: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Entries committed.
+    pub entries: u64,
+    /// Reigns.
+    pub reigns: u64,
+    /// A digest of every event in order: equal for equal runs.
+    pub trace_digest: u64,
+    /// The events in words, if asked for.
+    pub trace: Vec<String>,
+}
+
+/// What can happen.
+#[derive(Debug, Clone)]
+enum Event {
+    Request { agent: usize },
+    HoldOver { agent: usize },
+    Wake { agent: usize },
+    FrameArrives(Sending),
+    AnswerArrives { sending: Sending, answer: LeaseFrameAnswer },
+    FrameDeadline { agent: usize, frame_id: u64, sent: u64 },
+    Commit { reign: u64 },
+    Heartbeat,
+    HeartbeatArrives { replica: usize, stamp: LedgerTime },
+    CatchUp { replica: usize },
+    Fault(faults::Fault),
+    Elect { reign: u64 },
+    Calm,
+}
+
+struct World {
+    plan: Plan,
+    rng: ChaCha8Rng,
+    now: TrueTime,
+    queue: BinaryHeap<Reverse<(TrueTime, u64)>>,
+    events: BTreeMap<u64, Event>,
+    scheduled: u64,
+    allocator: AllocatorModel<Option<Sending>>,
+    agents: Vec<agents::Hosted>,
+    checker: Checker,
+    pool: PoolKey,
+    limit: Tokens,
+    version: u64,
+    calm: bool,
+    settled_admitted: u64,
+    entries: u64,
+    digest: u64,
+    trace: Option<Vec<String>>,
+}
+
+/// Runs the plan of `seed` with `mutant`. The same arguments give the same report.
+pub fn run(seed: u64, mutant: Mutant, with_trace: bool) -> Report {
+    World::new(Plan::draw(seed, mutant), with_trace).run()
+}
+
+impl World {
+    fn new(plan: Plan, with_trace: bool) -> Self {
+        let mut rng = plan.generator();
+        let mut clock = || {
+            let ppm = plan.rate_ppm_max;
+            let wall = plan.wall_offset_max_ms;
+            MachineClock::new(
+                rng.random_range(1_000_000_000..1_000_000_000_000),
+                rng.random_range(-ppm..=ppm),
+                rng.random_range(-wall..=wall),
+            )
+        };
+        let clocks: [MachineClock; REPLICAS] = [clock(), clock(), clock()];
+        let drift_ppm =
+            if plan.mutant == Mutant::NoDriftMargin { 0 } else { LeaseSettings::default().drift_ppm };
+        let agents = (0..plan.agents)
+            .map(|number| {
+                let settings =
+                    LeaseSettings { drift_ppm, jitter_seed: number as u64, ..LeaseSettings::default() };
+                agents::Hosted::new(AgentHost::new(number, clock(), settings))
+            })
+            .collect();
+        let early = plan.mutant == Mutant::AnswerBeforeDurable;
+        Self {
+            allocator: AllocatorModel::new(clocks, TrueTime(0), early),
+            agents,
+            checker: Checker::default(),
+            pool: PoolKey {
+                rule: RuleId::new("P-TENANT").expect("a literal that follows the grammar"),
+                tenant: TenantId::new("atlas").ok(),
+            },
+            limit: Tokens(plan.limit),
+            version: 0,
+            calm: false,
+            settled_admitted: 0,
+            entries: 0,
+            digest: 0xcbf2_9ce4_8422_2325,
+            trace: with_trace.then(Vec::new),
+            now: TrueTime(0),
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            scheduled: 0,
+            rng,
+            plan,
+        }
+    }
+
+    fn run(mut self) -> Report {
+        self.publish(self.limit);
+        self.after(0, Event::Heartbeat);
+        for agent in 0..self.plan.agents {
+            self.after(1, Event::Request { agent });
+        }
+        self.schedule_faults();
+        self.after(self.plan.faulty_ms, Event::Calm);
+        let end = TrueTime(0).plus_ms(self.plan.faulty_ms + self.plan.calm_ms);
+        while let Some(Reverse((at, id))) = self.queue.pop() {
+            if at > end || self.checker.violation.is_some() {
+                break;
+            }
+            self.now = at;
+            if let Some(event) = self.events.remove(&id) {
+                self.note(&event);
+                self.happen(event);
+            }
+        }
+        self.judge_the_end();
+        self.report()
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Request { agent } => self.request(agent),
+            Event::HoldOver { agent } => self.hold_over(agent),
+            Event::Wake { agent } => self.wake(agent),
+            Event::FrameArrives(sending) => self.frame_arrives(sending),
+            Event::AnswerArrives { sending, answer } => self.answer_arrives(&sending, answer),
+            Event::FrameDeadline { agent, frame_id, sent } => self.frame_deadline(agent, frame_id, sent),
+            Event::Commit { reign } if reign == self.allocator.reign => self.commit(),
+            Event::Heartbeat => self.heartbeat(),
+            Event::HeartbeatArrives { replica, stamp } => self.allocator.hear(self.now, replica, stamp),
+            Event::CatchUp { replica } => self.allocator.catch_up(replica),
+            Event::Fault(fault) => self.fault(fault),
+            Event::Elect { reign } if reign == self.allocator.reign => self.elect(),
+            Event::Commit { .. } | Event::Elect { .. } => {}
+            Event::Calm => self.calm = true,
+        }
+    }
+
+    fn at(&mut self, at: TrueTime, event: Event) {
+        self.scheduled += 1;
+        self.queue.push(Reverse((at, self.scheduled)));
+        self.events.insert(self.scheduled, event);
+    }
+
+    fn after(&mut self, ms: u64, event: Event) {
+        self.at(self.now.plus_ms(ms), event);
+    }
+
+    /// Puts a message between an agent and the allocator on the network: lost, late, twice or cut.
+    fn transmit(&mut self, agent: usize, event: &Event) {
+        if self.agents.get(agent).is_some_and(|a| self.now < a.host.cut_until) {
+            return;
+        }
+        let (loss, twice, most) = if self.calm {
+            (0, 0, self.plan.delay_min_ms + 2)
+        } else {
+            (self.plan.loss_permille, self.plan.duplicate_permille, self.plan.delay_max_ms)
+        };
+        let copies = if self.rng.random_range(0..1_000) < twice { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.rng.random_range(0..1_000) < loss {
+                continue;
+            }
+            let us = self.rng.random_range(self.plan.delay_min_ms * 1_000..=most * 1_000);
+            self.at(TrueTime(self.now.0 + us * 1_000), event.clone());
+        }
+    }
+
+    fn frame_arrives(&mut self, sending: Sending) {
+        if self.allocator.leader().is_none() {
+            return;
+        }
+        let frame = &sending.frame;
+        let (holder, incarnation) = (&frame.holder, frame.incarnation);
+        let mut commands: Vec<Command> = frame
+            .settles
+            .iter()
+            .map(|settle| Command::Settle { holder: holder.clone(), incarnation, settle: settle.clone() })
+            .collect();
+        commands.extend(frame.acquires.iter().map(|acquire| Command::Acquire {
+            holder: holder.clone(),
+            incarnation,
+            acquire: acquire.clone(),
+        }));
+        self.propose(commands, Some(sending));
+    }
+
+    fn propose(&mut self, commands: Vec<Command>, reply: Option<Sending>) {
+        let early = self.allocator.propose(self.now, commands, reply);
+        let wait = self.rng.random_range(1..=30);
+        self.after(wait, Event::Commit { reign: self.allocator.reign });
+        if let Some((outcomes, reply)) = early {
+            self.answer(outcomes, reply);
+        }
+    }
+
+    fn commit(&mut self) {
+        self.entries += 1;
+        if let Some((outcomes, reply)) = self.allocator.commit() {
+            self.answer(outcomes, reply);
+        }
+        if let Some(Err(broken)) = self.allocator.ledger().map(leasehold_ledger::Ledger::check_invariants) {
+            self.checker.fail(format!("invariant: {broken}"));
+        }
+        let replica = self.rng.random_range(0..REPLICAS);
+        let late = self.rng.random_range(1..3_000);
+        self.after(late, Event::CatchUp { replica });
+    }
+
+    fn answer(&mut self, outcomes: Vec<Outcome>, reply: Option<Sending>) {
+        let Some(sending) = reply else {
+            return;
+        };
+        let acquired = outcomes.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Acquired(outcome) => Some(outcome),
+            Outcome::Settled(_) | Outcome::Activated(_) => None,
+        });
+        let mut answers = Vec::new();
+        for (acquire, mut outcome) in sending.frame.acquires.iter().zip(acquired) {
+            if let AcquireOutcome::Lease(lease) = &mut outcome {
+                self.checker.limit_in_force(lease.window, lease.limit);
+                if self.plan.mutant == Mutant::NoClamp {
+                    lease.expires_in_ms = 15_000;
+                }
+            }
+            answers.push(AcquireAnswer { pool: acquire.pool.clone(), seq: acquire.seq, outcome });
+        }
+        let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(self.version) };
+        self.transmit(sending.agent, &Event::AnswerArrives { sending, answer });
+    }
+
+    fn heartbeat(&mut self) {
+        if let Some(stamp) = self.allocator.heartbeat(self.now) {
+            let leader = self.allocator.leader();
+            for replica in (0..REPLICAS).filter(|r| Some(*r) != leader) {
+                let delay = self.rng.random_range(0..=HEARTBEAT_DELAY_MAX_MS);
+                self.after(delay, Event::HeartbeatArrives { replica, stamp });
+            }
+        }
+        self.after(HEARTBEAT_MS, Event::Heartbeat);
+    }
+
+    /// A new bundle with this limit goes through the log, as every other command.
+    fn publish(&mut self, limit: Tokens) {
+        if self.allocator.leader().is_none() {
+            return;
+        }
+        let active = self.allocator.ledger().map_or(0, |l| l.bundle_version().0);
+        self.version = active + 1;
+        let bundle = bundle(self.version, limit, self.plan.window_ms);
+        let digest = format!("{:064x}", self.version);
+        self.propose(vec![Command::ActivateBundle { bundle: Box::new(bundle), digest }], None);
+    }
+
+    fn judge_the_end(&mut self) {
+        if self.checker.violation.is_some() {
+            return;
+        }
+        if !self.allocator.replicas_agree() {
+            self.checker.fail("replicas that applied the same entries differ".to_owned());
+        }
+        if self.settled_admitted == 0 {
+            self.checker.fail("nothing was admitted although the faults had stopped 5 s before".to_owned());
+        }
+    }
+
+    fn report(self) -> Report {
+        Report {
+            seed: self.plan.seed,
+            violation: self.checker.violation,
+            admitted: self.agents.iter().map(|a| a.host.admitted).sum(),
+            refused: self.agents.iter().map(|a| a.host.refused).sum(),
+            entries: self.entries,
+            reigns: self.allocator.reign,
+            trace_digest: self.digest,
+            trace: self.trace.unwrap_or_default(),
+        }
+    }
+
+    /// Adds an event to the trace. FNV-1a over its words makes the digest.
+    fn note(&mut self, event: &Event) {
+        let line = format!("{} {event:?}", self.now.0);
+        for byte in line.bytes() {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(line);
+        }
+    }
+}
+
+/// A bundle with one leased rule.
+fn bundle(version: u64, limit: Tokens, window_ms: u64) -> Bundle {
+    let rule = RuleId::new("P-TENANT").expect("a literal that follows the grammar");
+    let plan = PlanId::new("standard").expect("a literal that follows the grammar");
+    Bundle {
+        format: BUNDLE_FORMAT,
+        version: BundleVersion(version),
+        issued_at_ms: 0,
+        max_age_s: 3_600,
+        rules: vec![Rule {
+            id: rule.clone(),
+            key: vec![KeyPart::Tenant],
+            algorithm: Algorithm::FixedWindow {
+                limit: Limit::Limited { tokens: limit },
+                window_ms: WindowLength::from_ms(window_ms).expect("plans draw whole seconds"),
+            },
+            enforcement: Enforcement::Leased,
+            fallback: Fallback::Refuse,
+        }],
+        plans: vec![TenantPlan { id: plan.clone(), limits: vec![] }],
+        tenants: vec![Tenant {
+            id: TenantId::new("atlas").expect("a literal that follows the grammar"),
+            plan,
+        }],
+        overrides: vec![],
+        routes: vec![Route {
+            id: RouteId::new("catalog").expect("a literal that follows the grammar"),
+            pattern: "GET /catalog".to_owned(),
+            weight: Tokens(1),
+            rules: vec![rule],
+            fail_mode: FailMode::Closed,
+        }],
+    }
+}

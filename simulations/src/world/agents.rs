@@ -1,0 +1,175 @@
+//! The agents' side of the run: requests, held requests, frames and their deadlines.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leasehold_admission::lease::{Availability, LeaseEffect, LeaseInput};
+use leasehold_protocol::Tokens;
+use leasehold_protocol::lease::LeaseFrameAnswer;
+use leasehold_protocol::machine::Machine as _;
+use rand::RngExt as _;
+
+use super::{EARLY_MS, Event, FRAME_DEADLINE_MS, HOLD_MS, World};
+use crate::agent::{AgentHost, Sending};
+use crate::clock::TrueTime;
+use crate::plan::Mutant;
+
+/// An agent and what its shell would keep for it.
+pub(super) struct Hosted {
+    pub(super) host: AgentHost,
+    /// The sending of each frame that is still waited for.
+    open: BTreeMap<u64, u64>,
+    held: VecDeque<(TrueTime, Tokens)>,
+}
+
+impl Hosted {
+    pub(super) fn new(host: AgentHost) -> Self {
+        Self { host, open: BTreeMap::new(), held: VecDeque::new() }
+    }
+}
+
+impl World {
+    pub(super) fn request(&mut self, agent: usize) {
+        let rate = self.plan.rates.get(agent).copied().unwrap_or(1).max(1);
+        let gap_us = self.rng.random_range(1..=2_000_000 / rate);
+        self.at(TrueTime(self.now.0 + gap_us * 1_000), Event::Request { agent });
+        let cost = Tokens(if self.rng.random_range(0..20) == 0 { self.rng.random_range(2..=5) } else { 1 });
+        let (now, pool) = (self.now, self.pool.clone());
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        let at = hosted.host.clock.local(now);
+        hosted.host.leases.demand(at, &pool, cost);
+        let pending =
+            matches!(hosted.host.leases.availability(at, &pool, cost), Availability::Pending { .. });
+        if !self.try_admit(agent, cost) {
+            let Some(hosted) = self.agents.get_mut(agent) else { return };
+            if pending {
+                hosted.held.push_back((now.plus_ms(HOLD_MS), cost));
+                hosted.host.leases.waiting(at, &pool, cost);
+                self.after(HOLD_MS, Event::HoldOver { agent });
+            } else {
+                hosted.host.refused += 1;
+            }
+        }
+        self.reschedule(agent);
+    }
+
+    fn try_admit(&mut self, agent: usize, cost: Tokens) -> bool {
+        let (now, pool) = (self.now, self.pool.clone());
+        let Some(hosted) = self.agents.get_mut(agent) else { return false };
+        let at = hosted.host.clock.local(now);
+        let Availability::Enough { window, .. } = hosted.host.leases.availability(at, &pool, cost) else {
+            return false;
+        };
+        if !hosted.host.leases.spend(at, &pool, cost) {
+            return false;
+        }
+        hosted.host.admitted += 1;
+        self.checker.admitted(window, cost, self.allocator.line_at(now), EARLY_MS);
+        if self.calm && now > TrueTime(0).plus_ms(self.plan.faulty_ms + 5_000) {
+            self.settled_admitted += 1;
+        }
+        true
+    }
+
+    /// Gives the requests that are held another look, oldest first.
+    fn look_at_held(&mut self, agent: usize) {
+        let pool = self.pool.clone();
+        let held = self.agents.get_mut(agent).map(|h| std::mem::take(&mut h.held)).unwrap_or_default();
+        for (until, cost) in held {
+            let admitted = self.try_admit(agent, cost);
+            let Some(hosted) = self.agents.get_mut(agent) else { return };
+            if admitted {
+                hosted.host.leases.not_waiting(&pool, cost);
+            } else {
+                hosted.held.push_back((until, cost));
+            }
+        }
+    }
+
+    pub(super) fn hold_over(&mut self, agent: usize) {
+        let (now, pool) = (self.now, self.pool.clone());
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        while let Some((until, cost)) = hosted.held.front().copied()
+            && until <= now
+        {
+            hosted.held.pop_front();
+            hosted.host.leases.not_waiting(&pool, cost);
+            hosted.host.refused += 1;
+        }
+        self.reschedule(agent);
+    }
+
+    pub(super) fn wake(&mut self, agent: usize) {
+        let now = self.now;
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        if hosted.host.wake == Some(now) {
+            hosted.host.wake = None;
+            self.step(agent, LeaseInput::Tick);
+        }
+    }
+
+    pub(super) fn answer_arrives(&mut self, sending: &Sending, answer: LeaseFrameAnswer) {
+        let now = self.now;
+        let mutant = self.plan.mutant;
+        let Some(hosted) = self.agents.get_mut(sending.agent) else { return };
+        let is_waited_for = hosted.open.get(&sending.frame_id) == Some(&sending.sent.0);
+        if sending.incarnation != hosted.host.incarnation || !is_waited_for || now < hosted.host.cut_until {
+            return;
+        }
+        hosted.open.remove(&sending.frame_id);
+        let sent =
+            if mutant == Mutant::LifeFromReceipt { hosted.host.clock.local(now) } else { sending.sent };
+        self.step(sending.agent, LeaseInput::Answered { sent, frame_id: sending.frame_id, answer });
+    }
+
+    pub(super) fn frame_deadline(&mut self, agent: usize, frame_id: u64, sent: u64) {
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        if hosted.open.get(&frame_id) == Some(&sent) {
+            hosted.open.remove(&frame_id);
+            self.step(agent, LeaseInput::Failed { frame_id });
+        }
+    }
+
+    /// The agent's process dies and comes back; what was on its way to it is lost.
+    pub(super) fn restart(&mut self, agent: usize) {
+        if let Some(hosted) = self.agents.get_mut(agent) {
+            hosted.host.restart();
+            hosted.open.clear();
+            hosted.held.clear();
+        }
+    }
+
+    fn step(&mut self, agent: usize, input: LeaseInput) {
+        let now = self.now;
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        let at = hosted.host.clock.local(now);
+        let effects = hosted.host.leases.step(at, input);
+        for effect in effects.then {
+            match effect {
+                LeaseEffect::Send { frame_id, frame } => {
+                    let Some(hosted) = self.agents.get_mut(agent) else { return };
+                    hosted.open.insert(frame_id, at.0);
+                    let incarnation = hosted.host.incarnation;
+                    let sending = Sending { agent, incarnation, frame_id, sent: at, frame };
+                    self.transmit(agent, &Event::FrameArrives(sending));
+                    self.after(FRAME_DEADLINE_MS, Event::FrameDeadline { agent, frame_id, sent: at.0 });
+                }
+                LeaseEffect::Changed => self.look_at_held(agent),
+                LeaseEffect::Superseded { seen } => {
+                    self.checker.fail(format!("agent {agent} was told that life {seen} has begun; none has"));
+                }
+            }
+        }
+        self.reschedule(agent);
+    }
+
+    fn reschedule(&mut self, agent: usize) {
+        let now = self.now;
+        let Some(hosted) = self.agents.get_mut(agent) else { return };
+        let Some(next) = hosted.host.leases.next_wakeup() else { return };
+        let at = hosted.host.clock.when(next, TrueTime(now.0 + 1));
+        if hosted.host.wake.is_none_or(|wake| at < wake || wake <= now) {
+            hosted.host.wake = Some(at);
+            self.at(at, Event::Wake { agent });
+        }
+    }
+}
