@@ -217,7 +217,10 @@ impl LeaseManager {
             settles: Vec::new(),
             acquires: Vec::new(),
         };
-        let can_send = self.can_send(now);
+        // What is due stays due while no frame may leave; `next_wakeup` waits for the moment when one may.
+        if !self.can_send(now) {
+            return;
+        }
         while let Some((at, _)) = self.due.first()
             && *at <= now
             && frame.settles.len() + frame.acquires.len() + 8 <= FRAME_ITEMS_MAX
@@ -225,21 +228,17 @@ impl LeaseManager {
             let Some((_, key)) = self.due.pop_first() else { break };
             let Some(state) = self.pools.get_mut(&key) else { continue };
             state.wake = None;
-            let mut wish = state.wish(now, &key, &self.settings, self.rtt_ms, can_send && !self.draining);
+            let mut wish = state.wish(now, &key, &self.settings, self.rtt_ms, !self.draining);
             frame.acquires.append(&mut wish.acquires);
             frame.settles.append(&mut wish.settles);
             let idle = state.is_idle(now, &key);
             if idle {
                 self.pools.remove(&key);
-            } else {
-                // While no frame may leave, look again when one may.
-                let retry = (!can_send).then(|| self.quiet_until.max(now.saturating_add_ms(5)));
-                if let Some(next) = [wish.wake, retry].into_iter().flatten().min() {
-                    self.look_at(&key, next);
-                }
+            } else if let Some(next) = wish.wake {
+                self.look_at(&key, next);
             }
         }
-        let probe = can_send && self.frames.is_empty() && self.is_allocator_lost(now);
+        let probe = self.frames.is_empty() && !self.draining && self.is_allocator_lost(now);
         if probe || !frame.acquires.is_empty() || !frame.settles.is_empty() {
             self.send(now, frame, effects);
         }
@@ -372,13 +371,19 @@ impl Machine for LeaseManager {
     }
 
     fn next_wakeup(&self) -> Option<LocalTime> {
-        let pools = self.due.first().map(|(at, _)| *at);
-        let frames = self.frames.values().filter_map(|f| f.again_at).min();
+        let again = self.frames.values().filter_map(|f| f.again_at).min();
+        if self.superseded || self.frames.len() >= FRAMES_IN_FLIGHT_MAX {
+            // Pools wait until a frame is answered or has failed.
+            return again;
+        }
+        let pools = self.due.first().map(|(at, _)| (*at).max(self.quiet_until));
         // A lost allocator is probed although nobody asks, so that the first request after it heals need not find
         // out.
-        let probe = (self.unanswered_since.is_some() && self.frames.is_empty() && !self.superseded)
-            .then_some(self.quiet_until);
-        [pools, frames, probe].into_iter().flatten().min()
+        let probe = self
+            .unanswered_since
+            .filter(|_| self.frames.is_empty() && !self.draining)
+            .map(|since| since.saturating_add_ms(self.settings.allocator_lost_ms).max(self.quiet_until));
+        [again, pools, probe].into_iter().flatten().min()
     }
 }
 

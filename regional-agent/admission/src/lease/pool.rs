@@ -171,7 +171,7 @@ impl PoolLease {
             && self.windows.values().all(|w| w.has_lapsed(now) && w.report(key).is_none())
     }
 
-    /// What to send now. `can_ask` is false while no frame may leave; reports then wait too.
+    /// What to send now. `asking` is false once the agent drains: then only reports leave.
     pub(crate) fn wish(
         &mut self,
         now: LocalTime,
@@ -186,8 +186,8 @@ impl PoolLease {
         if asking {
             self.current_wish(now, key, s, rtt_ms, &mut wish);
             self.next_wish(now, key, s, &mut wish);
-            self.report_wish(now, key, s, &mut wish);
         }
+        self.report_wish(now, key, s, &mut wish);
         wish.wake = self.next_look(now, key, s, rtt_ms);
         wish
     }
@@ -389,7 +389,7 @@ impl PoolLease {
             if window.report(key).is_some() {
                 looks.insert(self.report_after.max(now.saturating_add_ms(1)));
             }
-            if !window.held().is_zero() {
+            if !window.held().is_zero() && self.waiting.is_zero() {
                 let idle = self.demand.idle_ms(now).unwrap_or(0);
                 looks.insert(now.saturating_add_ms(s.idle_return_ms.saturating_sub(idle).max(1)));
             }
