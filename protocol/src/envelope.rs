@@ -152,7 +152,7 @@ impl TrustedKeys {
         if envelope.signatures.len() > SIGNATURES_MAX {
             return Err(EnvelopeError::TooManySignatures { len: envelope.signatures.len() });
         }
-        let payload = STANDARD.decode(&envelope.payload).map_err(|_| EnvelopeError::Payload)?;
+        let payload = envelope.payload_bytes()?;
         let message = pre_authentication(&envelope.payload_type, &payload);
         let signed = |key: &VerifyingKey| {
             let id = key_id(key);
@@ -173,6 +173,11 @@ impl TrustedKeys {
 }
 
 impl Envelope {
+    /// The payload's bytes with nothing verified: for showing, never for enforcing.
+    pub fn payload_bytes(&self) -> Result<Vec<u8>, EnvelopeError> {
+        STANDARD.decode(&self.payload).map_err(|_| EnvelopeError::Payload)
+    }
+
     /// `payload` signed by each of `keys`.
     pub fn sign(payload: &[u8], keys: &[&SigningKey]) -> Self {
         let message = pre_authentication(BUNDLE_PAYLOAD_TYPE, payload);

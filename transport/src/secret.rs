@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What stands in a secret's place wherever it would be shown.
 pub const REDACTED: &str = "[redacted]";
 
 /// A bearer token or key text. Printing, logging and serialising it show [`REDACTED`].
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
@@ -42,6 +42,43 @@ impl Serialize for Secret {
     }
 }
 
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SecretVisitor)
+    }
+}
+
+/// Reads a text, or a whole number that was meant as one (a variable of digits only). No error shows the value.
+struct SecretVisitor;
+
+impl Visitor<'_> for SecretVisitor {
+    type Value = Secret;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Secret, E> {
+        Ok(Secret::new(text))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Secret, E> {
+        Ok(Secret::new(number.to_string()))
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Secret, E> {
+        Err(E::custom("a secret must be a text in quotes"))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Secret, E> {
+        Err(E::custom("a secret must be a text in quotes"))
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Secret, E> {
+        Err(E::custom("a secret must be a text in quotes"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +89,7 @@ mod tests {
         assert_eq!(secret.expose(), "hunter2");
         let shown = format!("{secret} {secret:?} {}", serde_json::to_string(&secret).unwrap());
         assert_eq!(shown, "[redacted] [redacted] \"[redacted]\"");
+        let error = serde_json::from_str::<Secret>("1.5e9").unwrap_err().to_string();
+        assert!(error.contains("in quotes") && !error.contains("1.5"), "{error}");
     }
 }
