@@ -121,6 +121,13 @@ pub struct Lease {
     pub expires_in_ms: u64,
     /// Tokens ever granted to this incarnation in this window.
     pub granted_total: Tokens,
+    /// Tokens that this incarnation has reported spent in this window. A holder that forgot a window which it had
+    /// reported goes on from here.
+    #[serde(default)]
+    pub spent_total: Tokens,
+    /// Tokens that this incarnation has given back in this window.
+    #[serde(default)]
+    pub returned_total: Tokens,
     /// The window's limit for all regions together.
     pub limit: Tokens,
     /// Tokens left in the pool.

@@ -81,10 +81,8 @@ impl WindowPool {
 }
 
 /// One pool over time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pool {
-    /// The length of windows opened from now on; changes only when none is open, so that no two overlap.
-    length: WindowLength,
     /// Open windows by their start: the current one, and the next once somebody asked for it.
     #[serde(with = "pairs")]
     pub(crate) open: BTreeMap<LedgerTime, WindowPool>,
@@ -97,16 +95,6 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(length: WindowLength) -> Self {
-        Self {
-            length,
-            open: BTreeMap::new(),
-            closed: VecDeque::new(),
-            sequences: BTreeMap::new(),
-            version: 0,
-        }
-    }
-
     /// Takes an acquire in: opens its window, grants what sizing allows (nothing for a repeated id), extends the
     /// lease's life, and answers with the lease as it stands.
     pub(crate) fn acquire(
@@ -122,16 +110,10 @@ impl Pool {
             seen.active_at = now;
             seen.is_first(acquire.seq)
         };
-        if self.open.is_empty() {
-            self.length = length;
-        }
-        let changing = self.length != length;
-        let mut window = Window::containing(now, self.length);
+        let mut window = self.window_at(now, length);
         if acquire.window == WindowChoice::Next {
-            window = window.next();
+            window = self.window_at(window.end, length);
         }
-        // A window of the old length is not opened ahead, so that the new length can begin where this one ends.
-        let contract = if changing && acquire.window == WindowChoice::Next { Tokens::ZERO } else { contract };
         let others_before = self.closed.back().map_or(0, |w| w.leases.len());
         let pool = self.open.entry(window.start).or_insert_with(|| WindowPool::new(window, contract));
         pool.contract = contract;
@@ -160,17 +142,36 @@ impl Pool {
         account.expires_at = life_from.saturating_add_ms(SESSION_MS_MAX).min(window.end);
         pool.committed = pool.committed.saturating_add(size);
         self.version = self.version.saturating_add(1);
-        let (granted_total, expires_at) = (account.granted, account.expires_at);
+        let LeaseAccount { granted, returned, spent, expires_at } = *account;
         Lease {
             window,
             starts_in_ms: window.start.ms_since(now),
             // A stamp is rounded down to a ms, so the line may be almost 1 ms further than `now` says.
             expires_in_ms: expires_at.ms_since(now).saturating_sub(1),
-            granted_total,
+            granted_total: granted,
+            spent_total: spent,
+            returned_total: returned,
             limit: pool.contract,
             remaining: pool.remaining(),
             outstanding: outstanding_of_others(pool, key, now),
             version: self.version,
+        }
+    }
+
+    /// The window that holds `at`: an open one, or the one that would be opened. Windows are aligned to the epoch;
+    /// after a change of length the first is cut at its front, and one before a window that is open already at its
+    /// end, so that no two overlap or share a label.
+    fn window_at(&self, at: LedgerTime, length: WindowLength) -> Window {
+        if let Some(open) = self.open.values().find(|w| w.window.contains(at)) {
+            return open.window;
+        }
+        let Window { start, end } = Window::containing(at, length);
+        let closed = self.closed.back().map(|w| w.window.end);
+        let before = self.open.values().map(|w| w.window.end).filter(|end| *end <= at).max().max(closed);
+        let after = self.open.keys().find(|start| **start > at);
+        Window {
+            start: before.map_or(start, |before| start.max(before)),
+            end: after.map_or(end, |after| end.min(*after)),
         }
     }
 

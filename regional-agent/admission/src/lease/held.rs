@@ -26,20 +26,21 @@ pub(crate) struct HeldWindow {
 }
 
 impl HeldWindow {
-    /// An empty lease of the window that an answer speaks of.
+    /// A lease of the window that an answer speaks of, before its tokens are taken. It goes on from what the
+    /// allocator was told: this life may have held, reported and forgotten it before.
     pub(crate) fn new(lease: &Lease, now: LocalTime) -> Self {
         Self {
             window: lease.window,
             limit: lease.limit,
             granted: Tokens::ZERO,
-            spent: Tokens::ZERO,
-            returned: Tokens::ZERO,
+            spent: lease.spent_total,
+            returned: lease.returned_total,
             forfeited: Tokens::ZERO,
             usable_from: LocalTime(u64::MAX),
             usable_until: LocalTime(0),
             ends_about: now,
             version: 0,
-            confirmed: (Tokens::ZERO, Tokens::ZERO),
+            confirmed: (lease.spent_total, lease.returned_total),
         }
     }
 

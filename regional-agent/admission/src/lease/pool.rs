@@ -354,14 +354,20 @@ impl PoolLease {
         }
     }
 
-    /// Drops windows that ended and are reported, and the oldest beyond the bound: what they did not report counts
+    /// Drops windows that lapsed and are reported, and the oldest beyond the bound: what they did not report counts
     /// as spent at the allocator.
+    ///
+    /// A lapsed window need not be over, and an answer may bring it back. Therefore only what is reported is dropped,
+    /// and nothing while an acquire is on its way: the answer to a later one says what was reported, an earlier one
+    /// does not. The oldest of more than [`WINDOWS_MAX`] is over, since the allocator has opened the one after the
+    /// next.
     fn forget_past(&mut self, now: LocalTime, key: &PoolKey) {
+        let is_quiet = self.in_flight.is_empty();
         self.windows.retain(|_, w| {
             if w.has_lapsed(now) {
                 w.forfeit();
             }
-            !(w.has_lapsed(now) && now >= w.ends_about() && w.report(key).is_none())
+            !(is_quiet && w.has_lapsed(now) && now >= w.ends_about() && w.report(key).is_none())
         });
         while self.windows.len() > WINDOWS_MAX {
             self.windows.pop_first();
