@@ -1,5 +1,5 @@
-//! `cargo run --release -p leasehold-simulations --example sweep -- FROM TO [MUTANT]`: runs seeds and stops at the
-//! first that breaks a rule.
+//! `cargo run --release -p leasehold-simulations --example sweep -- FROM TO [MUTANT]`: runs seeds, stops at the first
+//! that breaks a rule and prints the line that reproduces it.
 
 use leasehold_simulations::{Mutant, run};
 
@@ -7,24 +7,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, otherwise: u64| args.get(at).map_or(Ok(otherwise), |text| text.parse::<u64>());
     let (from, to) = (number(0, 0)?, number(1, 1_000)?);
-    let mutant = match args.get(2).map(String::as_str) {
-        None => Mutant::None,
-        Some("no-clamp") => Mutant::NoClamp,
-        Some("answer-before-durable") => Mutant::AnswerBeforeDurable,
-        Some("life-from-receipt") => Mutant::LifeFromReceipt,
-        Some("no-drift-margin") => Mutant::NoDriftMargin,
-        Some(other) => return Err(format!("no mutant is called {other:?}").into()),
-    };
-    let (mut admitted, mut refused) = (0_u64, 0_u64);
+    let mutant: Mutant = args.get(2).map_or(Ok(Mutant::None), |name| name.parse())?;
+    let (mut admitted, mut refused, mut quiet, mut worst) = (0_u64, 0_u64, (0_u64, 0_u64), (100, from));
     for seed in from..to {
         let report = run(seed, mutant, false);
-        if let Some(violation) = report.violation {
-            println!("seed {seed}: {violation}");
+        if let Some(violation) = &report.violation {
+            println!("{violation}\nreproduce with: {}", report.reproduce(mutant));
             std::process::exit(1);
         }
         admitted += report.admitted;
         refused += report.refused;
+        quiet = (quiet.0 + report.quiet.0, quiet.1 + report.quiet.1);
+        worst = worst.min((report.quiet.0 * 100 / report.quiet.1.max(1), seed));
     }
-    println!("{} seeds, {admitted} admitted, {refused} refused, no violation", to - from);
+    println!("{} seeds: no violation, {admitted} admitted, {refused} refused", to - from);
+    println!("without faults {} of {} tokens; least in one run {} % (seed {})", quiet.0, quiet.1, worst.0, worst.1);
     Ok(())
 }

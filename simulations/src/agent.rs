@@ -60,9 +60,9 @@ impl AgentHost {
         }
     }
 
-    /// It dies and comes back: a new life that holds nothing.
-    pub fn restart(&mut self) {
-        self.incarnation = Incarnation(self.incarnation.0 + 1);
+    /// It dies and comes back: a new life that holds nothing. `same_life` is how it must never be.
+    pub fn restart(&mut self, same_life: bool) {
+        self.incarnation = Incarnation(self.incarnation.0 + u64::from(!same_life));
         self.leases = LeaseManager::new(holder(self.number), self.incarnation, self.settings.clone());
         self.wake = None;
     }

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use leasehold_ledger::clock::{LeaderLine, LineEstimate};
 use leasehold_ledger::{Command, Entry, Ledger, Outcome};
-use leasehold_protocol::LedgerTime;
+use leasehold_protocol::bundle::{Algorithm, Limit};
 use leasehold_protocol::time::DRIFT_PPM_DEFAULT;
+use leasehold_protocol::{BundleVersion, LedgerTime, Tokens};
 
 use crate::clock::{MachineClock, TrueTime};
 
@@ -34,6 +35,10 @@ struct Replica {
 pub struct AllocatorModel<T> {
     replicas: Vec<Replica>,
     committed: Vec<Entry>,
+    /// Ledger time, the active version and what [`Self::activated`] has not told yet, by the committed entries alone.
+    committed_now: LedgerTime,
+    version: BundleVersion,
+    activations: Vec<(LedgerTime, Tokens)>,
     proposed: VecDeque<Proposal<T>>,
     leader: Option<usize>,
     /// Counts reigns, so that what was scheduled for an old one is dropped.
@@ -54,6 +59,9 @@ impl<T: Clone> AllocatorModel<T> {
         Self {
             replicas,
             committed: Vec::new(),
+            committed_now: LedgerTime(0),
+            version: BundleVersion(0),
+            activations: Vec::new(),
             proposed: VecDeque::new(),
             leader: Some(0),
             reign: 1,
@@ -100,7 +108,7 @@ impl<T: Clone> AllocatorModel<T> {
     pub fn commit(&mut self) -> Option<(Vec<Outcome>, T)> {
         let leader = self.leader?;
         let Proposal { entry, reply } = self.proposed.pop_front()?;
-        self.committed.push(entry.clone());
+        self.push_committed(entry.clone());
         let len = self.committed.len();
         let replica = self.replica_mut(leader);
         replica.applied = len;
@@ -108,6 +116,28 @@ impl<T: Clone> AllocatorModel<T> {
             return None;
         }
         Some((self.replica_mut(leader).ledger.apply(&entry), reply))
+    }
+
+    /// The limits that committed bundles state, with the ledger time of each, since the last call.
+    pub fn activated(&mut self) -> Vec<(LedgerTime, Tokens)> {
+        std::mem::take(&mut self.activations)
+    }
+
+    fn push_committed(&mut self, entry: Entry) {
+        self.committed_now = self.committed_now.max(entry.stamp);
+        for command in &entry.commands {
+            if let Command::ActivateBundle { bundle, .. } = command
+                && bundle.version.0 == self.version.0 + 1
+            {
+                self.version = bundle.version;
+                let limits = bundle.rules.iter().filter_map(|rule| match rule.algorithm {
+                    Algorithm::FixedWindow { limit: Limit::Limited { tokens }, .. } => Some(tokens),
+                    _ => None,
+                });
+                self.activations.extend(limits.map(|tokens| (self.committed_now, tokens)));
+            }
+        }
+        self.committed.push(entry);
     }
 
     /// A follower applies what is committed, however late.
@@ -141,8 +171,9 @@ impl<T: Clone> AllocatorModel<T> {
 
     /// The leader is gone. Of what it had proposed, the first `survive` had reached a quorum though nobody knew it.
     pub fn crash(&mut self, survive: usize) {
-        for proposal in self.proposed.drain(..).take(survive) {
-            self.committed.push(proposal.entry);
+        let proposed = std::mem::take(&mut self.proposed);
+        for proposal in proposed.into_iter().take(survive) {
+            self.push_committed(proposal.entry);
         }
         if let Some(leader) = self.leader.take() {
             // It comes back as a follower with what is on its disk: all that was committed, nothing else.

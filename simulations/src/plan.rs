@@ -16,7 +16,42 @@ pub enum Mutant {
     LifeFromReceipt,
     /// The drift margin is zero although the clocks drift.
     NoDriftMargin,
+    /// An agent comes back under the life it had.
+    SameLife,
+    /// One spend in 32 is not debited.
+    ForgottenSpend,
 }
+
+impl Mutant {
+    /// All of them but [`Mutant::None`], each with its name and how what it breaks shows.
+    pub const ALL: [(Mutant, &'static str, &'static str); 6] = [
+        (Mutant::NoClamp, "no-clamp", "late"),
+        (Mutant::AnswerBeforeDurable, "answer-before-durable", "overshoot"),
+        (Mutant::LifeFromReceipt, "life-from-receipt", "late"),
+        (Mutant::NoDriftMargin, "no-drift-margin", "late"),
+        (Mutant::SameLife, "same-life", "overshoot"),
+        (Mutant::ForgottenSpend, "forgotten-spend", "overshoot"),
+    ];
+}
+
+/// No mutant has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no mutant is called {0:?}")]
+pub struct UnknownMutant(String);
+
+impl std::str::FromStr for Mutant {
+    type Err = UnknownMutant;
+    fn from_str(text: &str) -> Result<Self, UnknownMutant> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        let known = Self::ALL.iter().find(|(_, name, _)| *name == text);
+        known.map(|(mutant, _, _)| *mutant).ok_or_else(|| UnknownMutant(text.to_owned()))
+    }
+}
+
+/// Once faults stop, demand is served again within this, in ms.
+pub const RECOVERY_MS: u64 = 5_000;
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -33,7 +68,7 @@ pub struct Plan {
     pub rates: Vec<u64>,
     /// How long faults go on, in ms of true time.
     pub faulty_ms: u64,
-    /// How long the run goes on after the last fault, in ms.
+    /// How long the run goes on after the last fault, in ms: [`RECOVERY_MS`] and two windows.
     pub calm_ms: u64,
     /// The shortest one-way delay, in ms.
     pub delay_min_ms: u64,
@@ -80,7 +115,7 @@ impl Plan {
             window_ms,
             rates,
             faulty_ms: 12_000,
-            calm_ms: 8_000,
+            calm_ms: RECOVERY_MS + 2 * window_ms + 500,
             delay_min_ms,
             delay_max_ms: delay_min_ms + *pick(&mut rng, &[2, 20, 150, 600]),
             loss_permille: *pick(&mut rng, &[0, 0, 10, 100, 300]),

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use leasehold_admission::lease::{Availability, LeaseEffect, LeaseInput};
-use leasehold_protocol::Tokens;
 use leasehold_protocol::lease::LeaseFrameAnswer;
 use leasehold_protocol::machine::Machine as _;
+use leasehold_protocol::{Tokens, Window};
 use rand::RngExt as _;
 
 use super::{EARLY_MS, Event, FRAME_DEADLINE_MS, HOLD_MS, World};
 use crate::agent::{AgentHost, Sending};
 use crate::clock::TrueTime;
-use crate::plan::Mutant;
+use crate::plan::{Mutant, RECOVERY_MS};
 
 /// An agent and what its shell would keep for it.
 pub(super) struct Hosted {
@@ -34,19 +34,26 @@ impl World {
         self.at(TrueTime(self.now.0 + gap_us * 1_000), Event::Request { agent });
         let cost = Tokens(if self.rng.random_range(0..20) == 0 { self.rng.random_range(2..=5) } else { 1 });
         let (now, pool) = (self.now, self.pool.clone());
+        let window = Window::containing(self.allocator.line_at(now), self.length);
+        self.checker.requested(window, cost);
         let Some(hosted) = self.agents.get_mut(agent) else { return };
         let at = hosted.host.clock.local(now);
         hosted.host.leases.demand(at, &pool, cost);
-        let pending =
-            matches!(hosted.host.leases.availability(at, &pool, cost), Availability::Pending { .. });
+        let found = hosted.host.leases.availability(at, &pool, cost);
         if !self.try_admit(agent, cost) {
             let Some(hosted) = self.agents.get_mut(agent) else { return };
-            if pending {
-                hosted.held.push_back((now.plus_ms(HOLD_MS), cost));
-                hosted.host.leases.waiting(at, &pool, cost);
-                self.after(HOLD_MS, Event::HoldOver { agent });
-            } else {
-                hosted.host.refused += 1;
+            match found {
+                Availability::Pending { .. } => {
+                    hosted.held.push_back((now.plus_ms(HOLD_MS), cost));
+                    hosted.host.leases.waiting(at, &pool, cost);
+                    self.after(HOLD_MS, Event::HoldOver { agent });
+                }
+                Availability::Lost { .. } | Availability::UnknownPool if self.quiet_from.is_some() => {
+                    self.checker.fail(format!(
+                        "dead: agent {agent} says {found:?} although faults stopped {RECOVERY_MS} ms ago"
+                    ));
+                }
+                _ => hosted.host.refused += 1,
             }
         }
         self.reschedule(agent);
@@ -59,14 +66,15 @@ impl World {
         let Availability::Enough { window, .. } = hosted.host.leases.availability(at, &pool, cost) else {
             return false;
         };
-        if !hosted.host.leases.spend(at, &pool, cost) {
+        let is_forgotten = self.plan.mutant == Mutant::ForgottenSpend && hosted.host.admitted % 32 == 31;
+        if !is_forgotten && !hosted.host.leases.spend(at, &pool, cost) {
             return false;
         }
         hosted.host.admitted += 1;
-        self.checker.admitted(window, cost, self.allocator.line_at(now), EARLY_MS);
-        if self.calm && now > TrueTime(0).plus_ms(self.plan.faulty_ms + 5_000) {
-            self.settled_admitted += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{} agent {agent} admits {cost} by {}", now.0, window.start));
         }
+        self.checker.admitted(window, cost, self.allocator.line_at(now), EARLY_MS);
         true
     }
 
@@ -131,8 +139,9 @@ impl World {
 
     /// The agent's process dies and comes back; what was on its way to it is lost.
     pub(super) fn restart(&mut self, agent: usize) {
+        let same_life = self.plan.mutant == Mutant::SameLife;
         if let Some(hosted) = self.agents.get_mut(agent) {
-            hosted.host.restart();
+            hosted.host.restart(same_life);
             hosted.open.clear();
             hosted.held.clear();
         }

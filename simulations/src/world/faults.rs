@@ -73,12 +73,21 @@ impl World {
         self.schedule_fault(fault, every);
     }
 
+    /// Faults stop: the network heals and nothing else breaks.
+    pub(super) fn calm_down(&mut self) {
+        self.calm = true;
+        for hosted in &mut self.agents {
+            hosted.host.cut_until = self.now;
+        }
+    }
+
     fn leader_crash(&mut self) {
         if self.allocator.leader().is_none() || !self.allocator.is_placed() {
             return;
         }
         let survive = self.rng.random_range(0..=4);
         self.allocator.crash(survive);
+        self.take_limits();
         let wait = self.rng.random_range(150..1_500);
         self.after(wait, Event::Elect { reign: self.allocator.reign });
     }

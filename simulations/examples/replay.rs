@@ -1,0 +1,18 @@
+//! `cargo run -p leasehold-simulations --example replay -- SEED [MUTANT]`: one run, every event in words, the verdict
+//! last.
+
+use leasehold_simulations::{Mutant, Plan, run};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let seed: u64 = args.first().ok_or("which seed?")?.parse()?;
+    let mutant: Mutant = args.get(1).map_or(Ok(Mutant::None), |name| name.parse())?;
+    println!("{:?}", Plan::draw(seed, mutant));
+    let report = run(seed, mutant, true);
+    for event in &report.trace {
+        println!("{event}");
+    }
+    println!("{} admitted, {} refused, quiet {:?}", report.admitted, report.refused, report.quiet);
+    println!("{}", report.violation.as_deref().unwrap_or("no violation"));
+    Ok(())
+}
