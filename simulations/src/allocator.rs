@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use leasehold_ledger::clock::{LeaderLine, LineEstimate};
 use leasehold_ledger::{Command, Entry, Ledger, Outcome};
 use leasehold_protocol::bundle::{Algorithm, Limit};
-use leasehold_protocol::time::DRIFT_PPM_DEFAULT;
 use leasehold_protocol::{BundleVersion, LedgerTime, Tokens};
 
 use crate::clock::{MachineClock, TrueTime};
@@ -45,17 +44,18 @@ pub struct AllocatorModel<T> {
     pub reign: u64,
     line: LeaderLine,
     line_of: usize,
+    drift_ppm: u32,
     answer_before_durable: bool,
 }
 
 impl<T: Clone> AllocatorModel<T> {
     /// A group led by replica 0, its line set to that replica's wall clock.
-    pub fn new(clocks: [MachineClock; REPLICAS], now: TrueTime, answer_before_durable: bool) -> Self {
+    pub fn new(clocks: [MachineClock; REPLICAS], now: TrueTime, drift_ppm: u32, answer_before_durable: bool) -> Self {
         let replicas: Vec<Replica> = clocks
             .into_iter()
             .map(|clock| Replica { clock, ledger: Ledger::default(), applied: 0, estimate: None })
             .collect();
-        let line = LeaderLine::start(clocks[0].wall(now), clocks[0].local(now), DRIFT_PPM_DEFAULT);
+        let line = LeaderLine::start(clocks[0].wall(now), clocks[0].local(now), drift_ppm);
         Self {
             replicas,
             committed: Vec::new(),
@@ -67,6 +67,7 @@ impl<T: Clone> AllocatorModel<T> {
             reign: 1,
             line,
             line_of: 0,
+            drift_ppm,
             answer_before_durable,
         }
     }
@@ -164,7 +165,7 @@ impl<T: Clone> AllocatorModel<T> {
             let at = replica.clock.local(now);
             match &mut replica.estimate {
                 Some(estimate) => estimate.observe(stamp, at),
-                None => replica.estimate = Some(LineEstimate::new(stamp, at, DRIFT_PPM_DEFAULT)),
+                None => replica.estimate = Some(LineEstimate::new(stamp, at, self.drift_ppm)),
             }
         }
     }
@@ -192,7 +193,7 @@ impl<T: Clone> AllocatorModel<T> {
             replica.estimate.map(|e| e.at(replica.clock.local(now)))
         });
         let base = estimates.max().unwrap_or_default().max(self.replica(next).ledger.now());
-        self.line = LeaderLine::start(base, self.replica(next).clock.local(now), DRIFT_PPM_DEFAULT);
+        self.line = LeaderLine::start(base, self.replica(next).clock.local(now), self.drift_ppm);
         self.line_of = next;
         self.leader = Some(next);
     }

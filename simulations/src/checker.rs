@@ -11,6 +11,9 @@ use leasehold_protocol::{LedgerTime, Tokens, Window};
 #[derive(Debug, Default)]
 pub struct Checker {
     spent: BTreeMap<LedgerTime, u64>,
+    ends: BTreeMap<LedgerTime, LedgerTime>,
+    /// How long before a window's start its tokens can be granted, in ms: the longest window there is.
+    lead_ms: u64,
     wanted: BTreeMap<LedgerTime, u64>,
     limits: Vec<(LedgerTime, u64)>,
     /// The first violation, in words.
@@ -18,6 +21,11 @@ pub struct Checker {
 }
 
 impl Checker {
+    /// Nothing seen. `lead_ms` is the longest window of the run.
+    pub fn new(lead_ms: u64) -> Self {
+        Self { lead_ms, ..Self::default() }
+    }
+
     /// A bundle with `limit` became the policy when the ledger's time was `at`.
     pub fn limit_committed(&mut self, at: LedgerTime, limit: Tokens) {
         self.limits.push((at, limit.0));
@@ -26,7 +34,7 @@ impl Checker {
     /// The most that may be admitted by this label: the highest limit that was in force while tokens of the window
     /// could be granted, which is from the start of the window before it.
     pub fn limit_of(&self, window: Window) -> u64 {
-        let from = LedgerTime(window.start.0.saturating_sub(window.length_ms()));
+        let from = LedgerTime(window.start.0.saturating_sub(self.lead_ms));
         self.limits_between(from, window.end).max().unwrap_or(0)
     }
 
@@ -52,6 +60,12 @@ impl Checker {
         *spent += cost.0;
         if *spent > limit {
             let text = format!("overshoot: {spent} admitted in window {}, limit {limit}", window.start);
+            self.violation.get_or_insert(text);
+        }
+        let end = *self.ends.entry(window.start).or_insert(window.end);
+        let before = self.ends.range(..window.start).next_back();
+        if end != window.end || before.is_some_and(|(_, end)| *end > window.start) {
+            let text = format!("overlap: {} to {} and another window", window.start, window.end);
             self.violation.get_or_insert(text);
         }
         if line >= window.end {
@@ -97,7 +111,7 @@ mod tests {
     const W: Window = Window { start: LedgerTime(10_000), end: LedgerTime(20_000) };
 
     fn checker() -> Checker {
-        let mut checker = Checker::default();
+        let mut checker = Checker::new(10_000);
         checker.limit_committed(LedgerTime(1), Tokens(10));
         checker
     }
@@ -126,6 +140,18 @@ mod tests {
         assert_eq!(verdict(&early), "fine");
         early.admitted(W, Tokens(1), LedgerTime(9_994), 5);
         assert_eq!(verdict(&early), "early");
+    }
+
+    #[test]
+    fn two_windows_that_share_a_moment_or_a_label_are_an_overlap() {
+        for other in [(10_000, 15_000), (15_000, 25_000)] {
+            let mut checker = checker();
+            checker.admitted(W, Tokens(1), LedgerTime(15_000), 0);
+            assert_eq!(verdict(&checker), "fine");
+            let other = Window { start: LedgerTime(other.0), end: LedgerTime(other.1) };
+            checker.admitted(other, Tokens(1), LedgerTime(15_000), 10_000);
+            assert_eq!(verdict(&checker), "overlap");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a run does, drawn from its seed: the demand, the clocks and the mix of faults.
 
+use leasehold_protocol::time::DRIFT_PPM_DEFAULT;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -50,6 +51,9 @@ impl std::str::FromStr for Mutant {
     }
 }
 
+/// The lengths that windows can have, in ms, the longest last.
+pub(crate) const WINDOWS_MS: [u64; 4] = [1_000, 2_000, 5_000, 10_000];
+
 /// Once faults stop, demand is served again within this, in ms.
 pub const RECOVERY_MS: u64 = 5_000;
 
@@ -78,6 +82,9 @@ pub struct Plan {
     pub loss_permille: u32,
     /// Messages delivered twice, per 1,000.
     pub duplicate_permille: u32,
+    /// The drift margin that leases keep, in parts per million. A large one stands for long windows, which would take
+    /// long to run.
+    pub drift_ppm: u32,
     /// Clock rates are off by at most this, either way. The drift margin covers twice this and the slewing.
     pub rate_ppm_max: i64,
     /// Wall clocks are off by at most this, either way, in ms.
@@ -92,6 +99,8 @@ pub struct Plan {
     pub jump_every_ms: u64,
     /// The limit changes by a new bundle.
     pub limit_change_every_ms: u64,
+    /// Of these changes, those that change the window's length too, in percent.
+    pub length_change_percent: u32,
     /// What is broken on purpose.
     pub mutant: Mutant,
 }
@@ -101,12 +110,14 @@ impl Plan {
     pub fn draw(seed: u64, mutant: Mutant) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let agents = rng.random_range(2..=5);
-        let window_ms = *pick(&mut rng, &[1_000, 2_000, 5_000, 10_000]);
+        let window_ms = *pick(&mut rng, &WINDOWS_MS);
         let limit = rng.random_range(10..=1_000_u64);
         // From well below the limit to several times it.
         let share = limit * 1_000 / window_ms / agents as u64 + 1;
         let rates = (0..agents).map(|_| (share * rng.random_range(1..=40) / 10).clamp(1, 400)).collect();
         let delay_min_ms = rng.random_range(1..=60);
+        let drift_ppm = *pick(&mut rng, &[DRIFT_PPM_DEFAULT, 20_000]);
+        let rate_percent = *pick(&mut rng, &[0, 5, 24]);
         let every = |rng: &mut ChaCha8Rng, ms: u64| if rng.random_bool(0.6) { ms } else { 0 };
         Self {
             seed,
@@ -120,15 +131,23 @@ impl Plan {
             delay_max_ms: delay_min_ms + *pick(&mut rng, &[2, 20, 150, 600]),
             loss_permille: *pick(&mut rng, &[0, 0, 10, 100, 300]),
             duplicate_permille: *pick(&mut rng, &[0, 20, 200]),
-            rate_ppm_max: *pick(&mut rng, &[0, 50, 240]),
+            drift_ppm,
+            rate_ppm_max: i64::from(drift_ppm) * rate_percent / 100,
             wall_offset_max_ms: *pick(&mut rng, &[0, 500, 300_000]),
             leader_crash_every_ms: every(&mut rng, 2_500),
             partition_every_ms: every(&mut rng, 3_000),
             restart_every_ms: every(&mut rng, 4_000),
             jump_every_ms: every(&mut rng, 3_000),
             limit_change_every_ms: every(&mut rng, 5_000),
+            length_change_percent: *pick(&mut rng, &[0, 0, 30]),
             mutant,
         }
+    }
+
+    /// The longest window that the run can have, in ms.
+    pub fn window_ms_max(&self) -> u64 {
+        let can_change = self.limit_change_every_ms > 0 && self.length_change_percent > 0;
+        if can_change { WINDOWS_MS[WINDOWS_MS.len() - 1] } else { self.window_ms }
     }
 
     /// The generator for the run itself, apart from the one that drew the plan.

@@ -28,9 +28,8 @@ use crate::plan::{Mutant, Plan, RECOVERY_MS};
 /// Heartbeats between replicas: how often, and the longest delay, in ms.
 const HEARTBEAT_MS: u64 = 100;
 const HEARTBEAT_DELAY_MAX_MS: u64 = 20;
-/// How far a new leader's line may lie behind the old one's: the longest heartbeat delay, and what the drift margin
-/// and the rounding to ms take off an estimate.
-const EARLY_MS: u64 = HEARTBEAT_DELAY_MAX_MS + 10;
+/// The longest time between a heartbeat that a quorum heard and the election after it, in ms.
+const UNHEARD_MAX_MS: u64 = 3_000;
 /// What must be admitted of the demand up to the limit once faults have stopped, in percent, in any single run. A run
 /// has few and short windows; the sweep asks for more of the mean.
 const QUIET_PERCENT_MIN: u64 = 50;
@@ -101,7 +100,10 @@ struct World {
     agents: Vec<agents::Hosted>,
     checker: Checker,
     pool: PoolKey,
-    limit: Tokens,
+    has_changed_length: bool,
+    /// How far a new leader's line may lie behind the old one's, in ms: the longest heartbeat delay, and what the
+    /// drift margin and the rounding take off an estimate.
+    early_ms: u64,
     version: u64,
     calm: bool,
     /// The line's reading when the time to recover was over.
@@ -130,8 +132,7 @@ impl World {
             )
         };
         let clocks: [MachineClock; REPLICAS] = [clock(), clock(), clock()];
-        let drift_ppm =
-            if plan.mutant == Mutant::NoDriftMargin { 0 } else { LeaseSettings::default().drift_ppm };
+        let drift_ppm = if plan.mutant == Mutant::NoDriftMargin { 0 } else { plan.drift_ppm };
         let agents = (0..plan.agents)
             .map(|number| {
                 let settings =
@@ -141,14 +142,15 @@ impl World {
             .collect();
         let early = plan.mutant == Mutant::AnswerBeforeDurable;
         Self {
-            allocator: AllocatorModel::new(clocks, TrueTime(0), early),
+            allocator: AllocatorModel::new(clocks, TrueTime(0), plan.drift_ppm, early),
             agents,
-            checker: Checker::default(),
+            checker: Checker::new(plan.window_ms_max()),
             pool: PoolKey {
                 rule: RuleId::new("P-TENANT").expect("a literal that follows the grammar"),
                 tenant: TenantId::new("atlas").ok(),
             },
-            limit: Tokens(plan.limit),
+            has_changed_length: false,
+            early_ms: HEARTBEAT_DELAY_MAX_MS + 10 + u64::from(plan.drift_ppm) * 2 * UNHEARD_MAX_MS / 1_000_000,
             version: 0,
             calm: false,
             quiet_from: None,
@@ -166,7 +168,8 @@ impl World {
     }
 
     fn run(mut self) -> Report {
-        self.publish(self.limit);
+        self.publish(Tokens(self.plan.limit), self.plan.window_ms);
+        self.commit();
         self.after(0, Event::Heartbeat);
         for agent in 0..self.plan.agents {
             self.after(1, Event::Request { agent });
@@ -314,6 +317,9 @@ impl World {
         if let Some(stamp) = self.allocator.heartbeat(self.now) {
             let leader = self.allocator.leader();
             for replica in (0..REPLICAS).filter(|r| Some(*r) != leader) {
+                if !self.calm && self.rng.random_range(0..1_000) < self.plan.loss_permille {
+                    continue;
+                }
                 let delay = self.rng.random_range(0..=HEARTBEAT_DELAY_MAX_MS);
                 self.after(delay, Event::HeartbeatArrives { replica, stamp });
             }
@@ -321,14 +327,14 @@ impl World {
         self.after(HEARTBEAT_MS, Event::Heartbeat);
     }
 
-    /// A new bundle with this limit goes through the log, as every other command.
-    fn publish(&mut self, limit: Tokens) {
+    /// A new bundle with this limit and window goes through the log, as every other command.
+    fn publish(&mut self, limit: Tokens, window_ms: u64) {
         if self.allocator.leader().is_none() {
             return;
         }
         let active = self.allocator.ledger().map_or(0, |l| l.bundle_version().0);
         self.version = active + 1;
-        let bundle = bundle(self.version, limit, self.plan.window_ms);
+        let bundle = bundle(self.version, limit, window_ms);
         let digest = format!("{:064x}", self.version);
         self.propose(vec![Command::ActivateBundle { bundle: Box::new(bundle), digest }], None);
     }
@@ -349,6 +355,10 @@ impl World {
     }
 
     fn efficiency(&self) -> Option<(u64, u64)> {
+        if self.has_changed_length {
+            // Which windows a request fell into is the ledger's own affair then.
+            return None;
+        }
         let to = self.allocator.line_at(self.now);
         Some(self.checker.efficiency(self.quiet_from?, to, self.plan.window_ms))
     }

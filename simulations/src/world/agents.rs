@@ -8,7 +8,7 @@ use leasehold_protocol::machine::Machine as _;
 use leasehold_protocol::{Tokens, Window};
 use rand::RngExt as _;
 
-use super::{EARLY_MS, Event, FRAME_DEADLINE_MS, HOLD_MS, World};
+use super::{Event, FRAME_DEADLINE_MS, HOLD_MS, World};
 use crate::agent::{AgentHost, Sending};
 use crate::clock::TrueTime;
 use crate::plan::{Mutant, RECOVERY_MS};
@@ -74,7 +74,7 @@ impl World {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{} agent {agent} admits {cost} by {}", now.0, window.start));
         }
-        self.checker.admitted(window, cost, self.allocator.line_at(now), EARLY_MS);
+        self.checker.admitted(window, cost, self.allocator.line_at(now), self.early_ms);
         true
     }
 

@@ -5,6 +5,7 @@ use rand::RngExt as _;
 
 use super::{Event, World};
 use crate::allocator::REPLICAS;
+use crate::plan::{WINDOWS_MS, pick};
 
 /// One fault.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +60,13 @@ impl World {
                 self.allocator.jump_wall(replica, ms);
             }
             Fault::LimitChange => {
-                let limit = Tokens(self.rng.random_range(1..=self.limit.0 * 2));
-                self.publish(limit);
+                let limit = Tokens(self.rng.random_range(1..=self.plan.limit * 2));
+                let mut length_ms = self.plan.window_ms;
+                if self.rng.random_range(0..100) < self.plan.length_change_percent {
+                    length_ms = *pick(&mut self.rng, &WINDOWS_MS);
+                    self.has_changed_length = true;
+                }
+                self.publish(limit, length_ms);
             }
         }
         let every = match fault {
