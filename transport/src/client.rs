@@ -4,6 +4,7 @@ mod leader;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use leasehold_protocol::Problem;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::Serialize;
@@ -118,14 +119,15 @@ impl HttpClient {
         self.send(url, self.inner.post(url).json(body)).await
     }
 
-    /// Sends `text` with its content type to `url`.
-    pub async fn post_text<T: DeserializeOwned>(
+    /// Sends `bytes` with their content type to `url`.
+    pub async fn post_bytes<T: DeserializeOwned>(
         &self,
         url: &str,
         content_type: &str,
-        text: String,
+        bytes: impl Into<Bytes>,
     ) -> Result<T, ClientError> {
-        let request = self.inner.post(url).header(reqwest::header::CONTENT_TYPE, content_type).body(text);
+        let request =
+            self.inner.post(url).header(reqwest::header::CONTENT_TYPE, content_type).body(bytes.into());
         self.send(url, request).await
     }
 

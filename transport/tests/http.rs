@@ -65,7 +65,7 @@ async fn whatever_is_wrong_with_a_request_is_answered_as_a_problem_that_says_wha
     let unknown = problem_of(unknown);
     assert_eq!(unknown.kind(), Some(ProblemKind::MalformedBody));
     assert!(unknown.detail.unwrap().contains("unknown field `m`"));
-    let kind = http.post_text::<Echo>(&url, "text/plain", "{}".to_owned()).await.unwrap_err();
+    let kind = http.post_bytes::<Echo>(&url, "text/plain", "{}".to_owned()).await.unwrap_err();
     assert!(problem_of(kind).detail.unwrap().contains("application/json"));
     let nowhere = http.get::<Echo>(&format!("{}/nowhere", server.url)).await.unwrap_err();
     assert_eq!(problem_of(nowhere).kind(), Some(ProblemKind::NotFound));
@@ -74,7 +74,7 @@ async fn whatever_is_wrong_with_a_request_is_answered_as_a_problem_that_says_wha
     let fault = http.get::<Echo>(&format!("{}/fault", server.url)).await.unwrap_err();
     assert_eq!(problem_of(fault).kind(), Some(ProblemKind::Internal));
     let large = "9".repeat(3 * 1024 * 1024);
-    let large = http.post_text::<Echo>(&url, "application/json", large).await.unwrap_err();
+    let large = http.post_bytes::<Echo>(&url, "application/json", large).await.unwrap_err();
     assert_eq!(problem_of(large).status, 413);
 }
 

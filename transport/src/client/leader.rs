@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use leasehold_protocol::ProblemKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +33,7 @@ impl LeaderClient {
 
     /// Reads `path` from the leader.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.follow(async |base| self.http.get(&format!("{base}{path}")).await).await
+        self.follow(path, None).await
     }
 
     /// Sends `body` to the leader. Only for calls that may arrive twice: one that got no answer is repeated.
@@ -41,10 +42,14 @@ impl LeaderClient {
         path: &str,
         body: &B,
     ) -> Result<T, ClientError> {
-        self.follow(async |base| self.http.post(&format!("{base}{path}"), body).await).await
+        let body = serde_json::to_vec(body).map_err(|e| ClientError::Body {
+            url: path.to_owned(),
+            reason: format!("cannot be sent: {e}"),
+        })?;
+        self.follow(path, Some(&Bytes::from(body))).await
     }
 
-    async fn follow<T>(&self, call: impl AsyncFn(&str) -> Result<T, ClientError>) -> Result<T, ClientError> {
+    async fn follow<T: DeserializeOwned>(&self, path: &str, body: Option<&Bytes>) -> Result<T, ClientError> {
         let count = self.replicas.len();
         let mut at = self.last.load(Ordering::Relaxed);
         let mut asked = vec![0_u8; count];
@@ -59,7 +64,7 @@ impl LeaderClient {
             }
             // A caller that gives up while this waits has had no answer from here: the next call goes elsewhere.
             let unanswered = MoveOn { last: &self.last, to: least_asked(&asked, at).unwrap_or(0) };
-            let answered = call(base).await;
+            let answered = self.call(&format!("{base}{path}"), body).await;
             unanswered.disarm();
             match answered {
                 Ok(answer) => {
@@ -86,6 +91,13 @@ impl LeaderClient {
             }
         }
         Err(last_error)
+    }
+
+    async fn call<T: DeserializeOwned>(&self, url: &str, body: Option<&Bytes>) -> Result<T, ClientError> {
+        match body {
+            None => self.http.get(url).await,
+            Some(json) => self.http.post_bytes(url, "application/json", json.clone()).await,
+        }
     }
 
     fn position(&self, url: &str) -> Option<usize> {
