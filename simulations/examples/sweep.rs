@@ -18,9 +18,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         admitted += report.admitted;
         refused += report.refused;
         quiet = (quiet.0 + report.quiet.0, quiet.1 + report.quiet.1);
-        worst = worst.min((report.quiet.0 * 100 / report.quiet.1.max(1), seed));
+        if report.quiet.1 > 0 {
+            worst = worst.min((report.quiet.0 * 100 / report.quiet.1, seed));
+        }
     }
     println!("{} seeds: no violation, {admitted} admitted, {refused} refused", to - from);
-    println!("without faults {} of {} tokens; least in one run {} % (seed {})", quiet.0, quiet.1, worst.0, worst.1);
+    println!(
+        "without faults {} of {} tokens; least in one run {} % (seed {})",
+        quiet.0, quiet.1, worst.0, worst.1
+    );
     Ok(())
 }

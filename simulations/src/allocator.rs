@@ -50,7 +50,12 @@ pub struct AllocatorModel<T> {
 
 impl<T: Clone> AllocatorModel<T> {
     /// A group led by replica 0, its line set to that replica's wall clock.
-    pub fn new(clocks: [MachineClock; REPLICAS], now: TrueTime, drift_ppm: u32, answer_before_durable: bool) -> Self {
+    pub fn new(
+        clocks: [MachineClock; REPLICAS],
+        now: TrueTime,
+        drift_ppm: u32,
+        answer_before_durable: bool,
+    ) -> Self {
         let replicas: Vec<Replica> = clocks
             .into_iter()
             .map(|clock| Replica { clock, ledger: Ledger::default(), applied: 0, estimate: None })

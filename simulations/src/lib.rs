@@ -11,4 +11,4 @@ pub mod plan;
 pub mod world;
 
 pub use plan::{Mutant, Plan};
-pub use world::{Report, run};
+pub use world::{Report, run, run_plan};

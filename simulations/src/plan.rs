@@ -21,17 +21,20 @@ pub enum Mutant {
     SameLife,
     /// One spend in 32 is not debited.
     ForgottenSpend,
+    /// Safe and useless: no token ever reaches an agent.
+    GrantsNothing,
 }
 
 impl Mutant {
     /// All of them but [`Mutant::None`], each with its name and how what it breaks shows.
-    pub const ALL: [(Mutant, &'static str, &'static str); 6] = [
+    pub const ALL: [(Mutant, &'static str, &'static str); 7] = [
         (Mutant::NoClamp, "no-clamp", "late"),
         (Mutant::AnswerBeforeDurable, "answer-before-durable", "overshoot"),
         (Mutant::LifeFromReceipt, "life-from-receipt", "late"),
         (Mutant::NoDriftMargin, "no-drift-margin", "late"),
         (Mutant::SameLife, "same-life", "overshoot"),
         (Mutant::ForgottenSpend, "forgotten-spend", "overshoot"),
+        (Mutant::GrantsNothing, "grants-nothing", "idle"),
     ];
 }
 
@@ -51,7 +54,7 @@ impl std::str::FromStr for Mutant {
     }
 }
 
-/// The lengths that windows can have, in ms, the longest last.
+/// The lengths that windows can have, in ms.
 pub(crate) const WINDOWS_MS: [u64; 4] = [1_000, 2_000, 5_000, 10_000];
 
 /// Once faults stop, demand is served again within this, in ms.
@@ -144,10 +147,27 @@ impl Plan {
         }
     }
 
+    /// The same demand over a network that neither loses nor repeats, and nothing that breaks.
+    #[must_use]
+    pub fn without_faults(self) -> Self {
+        Self {
+            faulty_ms: 1,
+            loss_permille: 0,
+            duplicate_permille: 0,
+            leader_crash_every_ms: 0,
+            partition_every_ms: 0,
+            restart_every_ms: 0,
+            jump_every_ms: 0,
+            limit_change_every_ms: 0,
+            ..self
+        }
+    }
+
     /// The longest window that the run can have, in ms.
     pub fn window_ms_max(&self) -> u64 {
         let can_change = self.limit_change_every_ms > 0 && self.length_change_percent > 0;
-        if can_change { WINDOWS_MS[WINDOWS_MS.len() - 1] } else { self.window_ms }
+        let changed = if can_change { WINDOWS_MS.iter().copied().max() } else { None };
+        changed.unwrap_or(self.window_ms)
     }
 
     /// The generator for the run itself, apart from the one that drew the plan.

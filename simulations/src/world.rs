@@ -116,7 +116,12 @@ struct World {
 
 /// Runs the plan of `seed` with `mutant`. The same arguments give the same report.
 pub fn run(seed: u64, mutant: Mutant, with_trace: bool) -> Report {
-    World::new(Plan::draw(seed, mutant), with_trace).run()
+    run_plan(Plan::draw(seed, mutant), with_trace)
+}
+
+/// Runs a plan that was drawn and then changed.
+pub fn run_plan(plan: Plan, with_trace: bool) -> Report {
+    World::new(plan, with_trace).run()
 }
 
 impl World {
@@ -150,7 +155,9 @@ impl World {
                 tenant: TenantId::new("atlas").ok(),
             },
             has_changed_length: false,
-            early_ms: HEARTBEAT_DELAY_MAX_MS + 10 + u64::from(plan.drift_ppm) * 2 * UNHEARD_MAX_MS / 1_000_000,
+            early_ms: HEARTBEAT_DELAY_MAX_MS
+                + 10
+                + u64::from(plan.drift_ppm) * 2 * UNHEARD_MAX_MS / 1_000_000,
             version: 0,
             calm: false,
             quiet_from: None,
@@ -302,10 +309,12 @@ impl World {
         });
         let mut answers = Vec::new();
         for (acquire, mut outcome) in sending.frame.acquires.iter().zip(acquired) {
-            if let AcquireOutcome::Lease(lease) = &mut outcome
-                && self.plan.mutant == Mutant::NoClamp
-            {
-                lease.expires_in_ms = 15_000;
+            if let AcquireOutcome::Lease(lease) = &mut outcome {
+                match self.plan.mutant {
+                    Mutant::NoClamp => lease.expires_in_ms = 15_000,
+                    Mutant::GrantsNothing => lease.granted_total = Tokens::ZERO,
+                    _ => {}
+                }
             }
             answers.push(AcquireAnswer { pool: acquire.pool.clone(), seq: acquire.seq, outcome });
         }

@@ -91,7 +91,7 @@ impl World {
         if self.allocator.leader().is_none() || !self.allocator.is_placed() {
             return;
         }
-        let survive = self.rng.random_range(0..=4);
+        let survive = if self.rng.random_bool(0.5) { 0 } else { self.rng.random_range(1..=4) };
         self.allocator.crash(survive);
         self.take_limits();
         let wait = self.rng.random_range(150..1_500);
