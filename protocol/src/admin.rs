@@ -206,6 +206,9 @@ pub struct PublisherStatus {
     pub released_digest: Option<String>,
     /// The id of the signing key.
     pub key_id: String,
+    /// What is not as it should be, in words: a register that stands elsewhere, a draft on its way.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What each agent last said.
     pub agents: Vec<AgentAck>,
 }

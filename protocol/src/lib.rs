@@ -12,6 +12,7 @@ pub mod lease;
 pub mod machine;
 pub mod policy;
 pub mod problem;
+pub mod publish;
 pub mod time;
 pub mod window;
 

@@ -13,6 +13,11 @@ pub const DRIFT_PPM_DEFAULT: u32 = 1_000;
 #[serde(transparent)]
 pub struct LedgerTime(pub u64);
 
+/// A text that names no point since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be an RFC 3339 time since 1970, such as 2030-01-31T00:00:00Z")]
+pub struct TimeTextError;
+
 impl LedgerTime {
     /// Later by `ms`, or the last point there is.
     #[must_use]
@@ -23,6 +28,12 @@ impl LedgerTime {
     /// Ms since `earlier`, 0 if `earlier` is later.
     pub fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point that an RFC 3339 text names, whatever its offset, rounded down to the ms.
+    pub fn from_rfc3339(text: &str) -> Result<Self, TimeTextError> {
+        let at = chrono::DateTime::parse_from_rfc3339(text).map_err(|_| TimeTextError)?;
+        u64::try_from(at.timestamp_millis()).map(Self).map_err(|_| TimeTextError)
     }
 
     /// As RFC 3339 in UTC with ms.
@@ -109,6 +120,14 @@ mod tests {
         assert_eq!(at.plus_stretched(60_000, 1_000), LocalTime::from_ms(5 + 60_060));
         assert_eq!(at.plus_shrunk(1, 1), LocalTime(at.0 + 999_999));
         assert_eq!(LocalTime(u64::MAX).plus_stretched(u64::MAX, 1_000), LocalTime(u64::MAX));
+    }
+
+    #[test]
+    fn ledger_time_is_read_at_any_offset_and_only_with_one() {
+        assert_eq!(LedgerTime::from_rfc3339("1970-01-01T01:00:01.5+01:00"), Ok(LedgerTime(1_500)));
+        for bad in ["", "1970-01-01", "1970-01-01T00:00:00", "1969-12-31T23:59:59Z", "tomorrow"] {
+            assert_eq!(LedgerTime::from_rfc3339(bad), Err(TimeTextError), "{bad:?}");
+        }
     }
 
     #[test]
