@@ -7,8 +7,12 @@
 mod contract;
 mod demand;
 mod held;
+#[cfg(test)]
+mod laws;
 mod pool;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,7 +128,7 @@ impl LeaseManager {
     /// Notes a request, once, whether or not it will be admitted.
     pub fn demand(&mut self, now: LocalTime, pool: &PoolKey, cost: Tokens) {
         if !self.pools.contains_key(pool) {
-            if self.pools.len() >= self.settings.pools_max {
+            if self.superseded || self.pools.len() >= self.settings.pools_max {
                 return;
             }
             self.pools.insert(pool.clone(), PoolLease::new(now));
@@ -152,7 +156,15 @@ impl LeaseManager {
 
     /// Spends `cost` out of a usable lease. False if none holds that much; then nothing changed.
     pub fn spend(&mut self, now: LocalTime, pool: &PoolKey, cost: Tokens) -> bool {
-        self.pools.get_mut(pool).is_some_and(|state| state.spend(now, cost))
+        let Some(state) = self.pools.get_mut(pool) else { return false };
+        if !state.spend(now, cost) {
+            return false;
+        }
+        let report = now.saturating_add_ms(self.settings.report_ms);
+        if state.wake.is_none_or(|wake| wake > report) {
+            self.look_at(pool, report);
+        }
+        true
     }
 
     /// True if the allocator was asked something and has not answered anything for `allocator_lost_ms`.
@@ -192,6 +204,7 @@ impl LeaseManager {
         }
     }
 
+    /// Looks at `pool` at `at` or before.
     fn look_at(&mut self, pool: &PoolKey, at: LocalTime) {
         if let Some(state) = self.pools.get_mut(pool) {
             if let Some(old) = state.wake {
@@ -289,11 +302,9 @@ impl LeaseManager {
         }
         let mut changed = false;
         for one in &answer.answers {
-            if let AcquireOutcome::StaleIncarnation { seen } = one.outcome
-                && !self.superseded
-            {
-                self.superseded = true;
-                effects.then.push(LeaseEffect::Superseded { seen });
+            if let AcquireOutcome::StaleIncarnation { seen } = one.outcome {
+                self.stop(seen, effects);
+                return;
             }
             if let Some(state) = self.pools.get_mut(&one.pool) {
                 changed |= state.answered(sent, now, one.seq, &one.outcome, &self.settings);
@@ -311,7 +322,20 @@ impl LeaseManager {
         }
     }
 
+    /// A later life of this agent is known: what this one holds is forfeit, and it asks for nothing more.
+    fn stop(&mut self, seen: Incarnation, effects: &mut Effects<(), LeaseEffect>) {
+        self.superseded = true;
+        self.frames.clear();
+        self.pools.clear();
+        self.due.clear();
+        effects.then.push(LeaseEffect::Superseded { seen });
+        effects.then.push(LeaseEffect::Changed);
+    }
+
     fn failed(&mut self, now: LocalTime, frame_id: u64) {
+        if !self.frames.contains_key(&frame_id) {
+            return;
+        }
         self.failures = self.failures.saturating_add(1);
         self.unanswered_since.get_or_insert(now);
         let wait = self.backoff_ms();
@@ -330,6 +354,9 @@ impl LeaseManager {
             self.look_at(&acquire.pool, at);
         }
         for settle in &frame.frame.settles {
+            if let Some(state) = self.pools.get_mut(&settle.pool) {
+                state.report_at(at);
+            }
             self.look_at(&settle.pool, at);
         }
     }
@@ -400,6 +427,7 @@ impl LeaseManager {
         };
         for (key, state) in &mut self.pools {
             state.give_back();
+            state.report_at(now.saturating_add_ms(self.settings.report_ms));
             frame.settles.extend(state.windows.values().filter_map(|w| w.report(key)));
         }
         while !frame.settles.is_empty() {

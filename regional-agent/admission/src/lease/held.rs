@@ -19,6 +19,8 @@ pub(crate) struct HeldWindow {
     usable_until: LocalTime,
     /// The end as it would be with a perfect clock: for planning, never for spending.
     ends_about: LocalTime,
+    /// The lease ends with its window: no extension can move its end by more than the drift margin.
+    ends_with_window: bool,
     /// The newest answer whose words (not tokens) were taken.
     pub(crate) version: u64,
     /// Spent and returned as last confirmed by the allocator.
@@ -39,6 +41,7 @@ impl HeldWindow {
             usable_from: LocalTime(u64::MAX),
             usable_until: LocalTime(0),
             ends_about: now,
+            ends_with_window: false,
             version: 0,
             confirmed: (lease.spent_total, lease.returned_total),
         }
@@ -64,6 +67,9 @@ impl HeldWindow {
         if lease.version > self.version {
             self.version = lease.version;
             self.limit = lease.limit;
+            // The allocator takes one ms off.
+            self.ends_with_window = lease.window.length_ms() <= SESSION_MS_MAX
+                || lease.expires_in_ms.saturating_sub(lease.starts_in_ms) < SESSION_MS_MAX - 1;
         }
     }
 
@@ -102,10 +108,15 @@ impl HeldWindow {
         self.spent
     }
 
-    /// When to ask for a longer life: a third of a session ahead in a window longer than a session; otherwise just
+    /// When the window ends by a perfect clock, if the last answer told. For planning, never for spending.
+    pub(crate) fn window_ends_about(&self) -> Option<LocalTime> {
+        self.ends_with_window.then_some(self.ends_about)
+    }
+
+    /// When to ask for a longer life: a third of a session ahead while the window goes on after it; otherwise just
     /// ahead of the drift margin, which a fresh span makes a thousand times smaller. `None` if that gains nothing.
     pub(crate) fn extend_at(&self, lead_ms: u64) -> Option<LocalTime> {
-        let lead = if self.window.length_ms() > SESSION_MS_MAX {
+        let lead = if !self.ends_with_window {
             SESSION_MS_MAX / 3
         } else if self.ends_about.ms_since(self.usable_until) >= 2 {
             lead_ms

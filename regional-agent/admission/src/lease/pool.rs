@@ -134,10 +134,8 @@ impl PoolLease {
                 self.ask_after = now.saturating_add_ms(wait);
                 true
             }
-            AcquireOutcome::StaleIncarnation { .. } => {
-                self.windows.values_mut().for_each(HeldWindow::forfeit);
-                true
-            }
+            // The manager has stopped: it has no pools any more.
+            AcquireOutcome::StaleIncarnation { .. } => false,
         }
     }
 
@@ -155,12 +153,18 @@ impl PoolLease {
         }
     }
 
-    /// Gives back all that is held.
+    /// Gives back all that is held, and wants nothing until somebody asks again.
     pub(crate) fn give_back(&mut self) {
+        self.demand = Demand::default();
         for window in self.windows.values_mut() {
             window.give_back();
         }
         self.report_after = LocalTime(0);
+    }
+
+    /// Reports again at `at`: the last report failed, or went another way.
+    pub(crate) fn report_at(&mut self, at: LocalTime) {
+        self.report_after = at;
     }
 
     /// True if nothing is held, wanted or left to report.
@@ -274,7 +278,7 @@ impl PoolLease {
             self.in_flight.values().filter(|a| !a.next).fold(Tokens::ZERO, |n, a| n.saturating_add(a.need));
         let asking = self.in_flight.values().filter(|a| !a.next).count();
         let need = self.waiting.saturating_sub(held).saturating_sub(asked);
-        let is_wanted = self.demand.idle_ms(now).is_some_and(|ms| ms <= s.idle_return_ms);
+        let is_wanted = self.demand.idle_ms(now).is_some_and(|ms| ms < s.idle_return_ms);
         let low = is_wanted
             && now >= self.prefetch_after
             && self.demand.rate_per_s(now) > 0
@@ -303,8 +307,9 @@ impl PoolLease {
 
     /// Asks for the next window's tokens while the current one still runs, so that its first request need not wait.
     fn next_wish(&mut self, now: LocalTime, key: &PoolKey, s: &LeaseSettings, wish: &mut Wish) {
-        let Some((start, length_ms, ends)) =
-            self.usable(now).map(|w| (w.window.start, w.window.length_ms(), w.ends_about()))
+        let Some((start, length_ms, ends)) = self
+            .usable(now)
+            .and_then(|w| w.window_ends_about().map(|ends| (w.window.start, w.window.length_ms(), ends)))
         else {
             return;
         };
@@ -390,10 +395,12 @@ impl PoolLease {
             looks.insert(window.usable_until());
             looks.insert(window.ends_about());
             looks.extend(window.extend_at(extend_lead_ms(rtt_ms)));
-            let lead = s.next_lead_ms.min(window.window.length_ms() / 2);
-            looks.insert(LocalTime(window.ends_about().0.saturating_sub(lead.saturating_mul(1_000_000))));
+            if let Some(ends) = window.window_ends_about() {
+                let lead = s.next_lead_ms.min(window.window.length_ms() / 2);
+                looks.insert(LocalTime(ends.0.saturating_sub(lead.saturating_mul(1_000_000))));
+            }
             if window.report(key).is_some() {
-                looks.insert(self.report_after.max(now.saturating_add_ms(1)));
+                looks.insert(self.report_after);
             }
             if !window.held().is_zero() && self.waiting.is_zero() {
                 let idle = self.demand.idle_ms(now).unwrap_or(0);
@@ -401,7 +408,7 @@ impl PoolLease {
             }
         }
         if !self.waiting.is_zero() && self.in_flight.is_empty() {
-            looks.insert(self.ask_after.max(now.saturating_add_ms(1)));
+            looks.insert(self.ask_after);
         }
         if let Some(word) = &self.exhausted {
             looks.insert(word.until);
