@@ -137,6 +137,10 @@ impl Pool {
             spent: Tokens::ZERO,
             expires_at: window.start,
         });
+        if account.expires_at <= now {
+            // It ended without a settle, so what was left counts as spent; a new life is for new tokens.
+            account.spent = account.kept();
+        }
         // `size <= remaining = contract - committed`, so neither sum can pass the contract, let alone wrap.
         account.granted = account.granted.saturating_add(size);
         account.expires_at = life_from.saturating_add_ms(SESSION_MS_MAX).min(window.end);
