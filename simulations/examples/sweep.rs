@@ -18,8 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         admitted += report.admitted;
         refused += report.refused;
         quiet = (quiet.0 + report.quiet.0, quiet.1 + report.quiet.1);
-        if report.quiet.1 > 0 {
-            worst = worst.min((report.quiet.0 * 100 / report.quiet.1, seed));
+        if let Some(percent) = (report.quiet.0 * 100).checked_div(report.quiet.1) {
+            worst = worst.min((percent, seed));
         }
     }
     println!("{} seeds: no violation, {admitted} admitted, {refused} refused", to - from);
