@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{ActivateOutcome, Command, Entry, Outcome, SettleOutcome};
 use crate::pairs;
-use crate::pool::Pool;
+use crate::pool::{Pool, RETRY_MS};
 
 /// Every pool, every lease, the policy they follow and the time they live in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Ledger {
     /// The highest life seen of each holder.
     #[serde(with = "pairs")]
     pub(crate) lives: BTreeMap<Holder, Incarnation>,
-    /// When each pool next has a window to close: kept so that time passes in the windows that end, not in all.
+    /// When each pool next has a window to close, or is to be forgotten: kept so that time passes in the windows that end, not in all.
     pub(crate) endings: BTreeSet<(LedgerTime, PoolKey)>,
 }
 
@@ -143,7 +143,8 @@ impl Ledger {
         }
     }
 
-    /// Closes every window that is over. A pool that policy no longer has goes with its last open window.
+    /// Closes every window that is over. A pool that policy no longer has goes after its last open window, when no
+    /// retry of its commands can come any more.
     fn close_windows(&mut self) {
         while let Some((end, _)) = self.endings.first()
             && *end <= self.now
@@ -153,7 +154,11 @@ impl Ledger {
             if let Some(pool) = self.pools.get_mut(&key) {
                 pool.close(self.now);
                 if !known && pool.open.is_empty() {
-                    self.pools.remove(&key);
+                    if pool.remembers_commands() {
+                        self.endings.insert((self.now.saturating_add_ms(RETRY_MS), key));
+                    } else {
+                        self.pools.remove(&key);
+                    }
                 }
             }
         }

@@ -17,6 +17,8 @@ mod pairs;
 mod pool;
 mod sequences;
 pub mod sizing;
+#[cfg(test)]
+mod tests;
 mod views;
 
 pub use command::{ActivateOutcome, Command, Entry, Outcome, SettleOutcome};

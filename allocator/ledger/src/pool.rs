@@ -19,7 +19,7 @@ const SETTLEABLE: usize = 2;
 
 /// A command id is remembered this long after its holder's last command for the pool, in ms. An agent gives a frame
 /// up after a few seconds, so no retry comes later.
-const RETRY_MS: u64 = 120_000;
+pub(crate) const RETRY_MS: u64 = 120_000;
 
 /// One lease: what one life of a holder has of one window. Cumulative, so that answers can be lost or repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,6 +201,11 @@ impl Pool {
             self.closed.pop_front();
         }
         self.sequences.retain(|_, s| now.ms_since(s.active_at) < RETRY_MS);
+    }
+
+    /// True while it knows which commands of some holder it has seen.
+    pub(crate) fn remembers_commands(&self) -> bool {
+        !self.sequences.is_empty()
     }
 
     /// States a new limit for the open windows; `None` when policy no longer has this pool.
