@@ -15,7 +15,7 @@ pub use self::record::{Entry, HISTORY_MAX, Pending, Record, Release, ReplayError
 /// The first wait after the allocator did not answer, in ms; it doubles.
 pub const RETRY_MIN_MS: u64 = 100;
 /// The longest such wait, in ms.
-pub const RETRY_MAX_MS: u64 = 5_000;
+pub const RETRY_MAX_MS: u64 = 2_000;
 /// How often the register is read although nothing is on its way, in ms.
 pub const CHECK_EVERY_MS: u64 = 15_000;
 /// So many answers in a row that name a lower version than seen before are believed; fewer may come from a replica
