@@ -1,0 +1,32 @@
+//! The publisher's two clocks: what the core takes as values.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use leasehold_protocol::{LedgerTime, LocalTime};
+
+/// The wall clock: for times of issue and the expiry of overrides.
+pub(crate) fn wall_now() -> LedgerTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    LedgerTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A clock that never steps, for waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalClock(Instant);
+
+impl LocalClock {
+    /// Starts at zero.
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time since then.
+    pub(crate) fn now(self) -> LocalTime {
+        LocalTime::default().saturating_add(self.0.elapsed())
+    }
+
+    /// `at` as the runtime's timers take it.
+    pub(crate) fn instant(self, at: LocalTime) -> Instant {
+        self.0.checked_add(at.since(LocalTime::default())).unwrap_or(self.0)
+    }
+}
