@@ -73,6 +73,10 @@ pub struct Plan {
     pub window_ms: u64,
     /// Mean requests a second of each agent.
     pub rates: Vec<u64>,
+    /// After a request, an agent hears none for a while this often, per 1,000.
+    pub pause_permille: u32,
+    /// The longest such while, in ms.
+    pub pause_max_ms: u64,
     /// How long faults go on, in ms of true time.
     pub faulty_ms: u64,
     /// How long the run goes on after the last fault, in ms: [`RECOVERY_MS`] and two windows.
@@ -128,6 +132,8 @@ impl Plan {
             limit,
             window_ms,
             rates,
+            pause_permille: 0,
+            pause_max_ms: 0,
             faulty_ms: 12_000,
             calm_ms: RECOVERY_MS + 2 * window_ms + 500,
             delay_min_ms,
@@ -147,6 +153,29 @@ impl Plan {
         }
     }
 
+    /// An hour with one window, leased by sessions that are extended, lapse while an agent pauses, and are taken up
+    /// again. The window turns once.
+    pub fn draw_sessions(seed: u64, mutant: Mutant) -> Self {
+        let drawn = Self::draw(seed, mutant);
+        let slower = |ms: u64| ms * 60;
+        Self {
+            window_ms: 3_600_000,
+            limit: drawn.limit * 5,
+            rates: drawn.rates.iter().map(|rate| rate.div_ceil(200)).collect(),
+            pause_permille: 20,
+            pause_max_ms: 1_500_000,
+            faulty_ms: 4_000_000,
+            calm_ms: 400_000,
+            leader_crash_every_ms: slower(drawn.leader_crash_every_ms),
+            partition_every_ms: slower(drawn.partition_every_ms),
+            restart_every_ms: slower(drawn.restart_every_ms),
+            jump_every_ms: slower(drawn.jump_every_ms),
+            limit_change_every_ms: slower(drawn.limit_change_every_ms),
+            length_change_percent: 0,
+            ..drawn
+        }
+    }
+
     /// The same demand over a network that neither loses nor repeats, and nothing that breaks.
     #[must_use]
     pub fn without_faults(self) -> Self {
@@ -161,6 +190,15 @@ impl Plan {
             limit_change_every_ms: 0,
             ..self
         }
+    }
+
+    /// The arguments after the seed with which the examples draw this plan.
+    pub fn how(&self) -> String {
+        let name = Mutant::ALL
+            .iter()
+            .find(|(known, _, _)| *known == self.mutant)
+            .map_or("none", |(_, name, _)| name);
+        if self.pause_permille > 0 { format!("{name} sessions") } else { name.to_owned() }
     }
 
     /// The longest window that the run can have, in ms.

@@ -43,6 +43,8 @@ const FRAME_DEADLINE_MS: u64 = 800;
 pub struct Report {
     /// Its seed.
     pub seed: u64,
+    /// How its plan was drawn and what was broken in it, as the examples take it.
+    pub how: String,
     /// The first rule that was broken, in words.
     pub violation: Option<String>,
     /// Requests admitted.
@@ -63,10 +65,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// The command that shows this run again, event for event.
-    pub fn reproduce(&self, mutant: Mutant) -> String {
-        let name = Mutant::ALL.iter().find(|(known, _, _)| *known == mutant).map_or("", |(_, name, _)| name);
-        format!("cargo run -p leasehold-simulations --example replay -- {} {name}", self.seed)
+    /// The command that shows this run again, event for event, unless its plan was changed by hand.
+    pub fn reproduce(&self) -> String {
+        format!("cargo run -p leasehold-simulations --example replay -- {} {}", self.seed, self.how)
     }
 }
 
@@ -376,6 +377,7 @@ impl World {
         let quiet = self.efficiency().unwrap_or_default();
         Report {
             seed: self.plan.seed,
+            how: self.plan.how(),
             violation: self.checker.violation,
             admitted: self.agents.iter().map(|a| a.host.admitted).sum(),
             refused: self.agents.iter().map(|a| a.host.refused).sum(),

@@ -30,7 +30,10 @@ impl Hosted {
 impl World {
     pub(super) fn request(&mut self, agent: usize) {
         let rate = self.plan.rates.get(agent).copied().unwrap_or(1).max(1);
-        let gap_us = self.rng.random_range(1..=2_000_000 / rate);
+        let mut gap_us = self.rng.random_range(1..=2_000_000 / rate);
+        if self.rng.random_range(0..1_000) < self.plan.pause_permille {
+            gap_us += self.rng.random_range(0..=self.plan.pause_max_ms) * 1_000;
+        }
         self.at(TrueTime(self.now.0 + gap_us * 1_000), Event::Request { agent });
         let cost = Tokens(if self.rng.random_range(0..20) == 0 { self.rng.random_range(2..=5) } else { 1 });
         let (now, pool) = (self.now, self.pool.clone());
