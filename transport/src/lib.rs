@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod client;
+pub mod clock;
 pub mod health;
 pub mod listen;
 pub mod problem;
