@@ -20,10 +20,21 @@ pub(crate) struct Acks {
 /// How many agents enforce a version now.
 pub(crate) type Tally = (BundleVersion, u64);
 
+/// What an agent's word changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// The tallies that change.
+    pub(crate) tallies: Vec<Tally>,
+    /// True if it refuses a bundle that it did not refuse before.
+    pub(crate) is_new_refusal: bool,
+}
+
 impl Acks {
-    /// Takes an agent's word; returns the tallies that it changes.
-    pub(crate) fn note(&mut self, ack: AgentAck) -> Vec<Tally> {
+    /// Takes an agent's word.
+    pub(crate) fn note(&mut self, ack: AgentAck) -> Noted {
         let holder = Holder { region: ack.region.clone(), agent: ack.agent.clone() };
+        let known = self.by_agent.get(&holder).and_then(|(_, before)| before.refused.as_ref());
+        let is_new_refusal = ack.refused.is_some() && known != ack.refused.as_ref();
         let mut touched = vec![ack.active_version];
         if let Some((age, before)) = self.by_agent.remove(&holder) {
             self.by_age.remove(&age);
@@ -39,7 +50,9 @@ impl Acks {
         self.by_age.insert(self.next, holder.clone());
         self.by_agent.insert(holder, (self.next, ack));
         self.next = self.next.saturating_add(1);
-        touched.into_iter().map(|v| (v, self.by_version.get(&v).copied().unwrap_or(0))).collect()
+        let tallies =
+            touched.into_iter().map(|v| (v, self.by_version.get(&v).copied().unwrap_or(0))).collect();
+        Noted { tallies, is_new_refusal }
     }
 
     fn uncount(&mut self, version: BundleVersion) -> BundleVersion {
@@ -60,6 +73,7 @@ impl Acks {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_protocol::admin::RefusedBundle;
     use leasehold_protocol::{AgentId, RegionId};
 
     use super::*;
@@ -76,10 +90,21 @@ mod tests {
     #[test]
     fn an_agent_counts_once_under_its_last_version() {
         let mut acks = Acks::default();
-        assert_eq!(acks.note(ack(1, 1)), [(BundleVersion(1), 1)]);
-        assert_eq!(acks.note(ack(2, 1)), [(BundleVersion(1), 2)]);
-        assert_eq!(acks.note(ack(1, 2)), [(BundleVersion(2), 1), (BundleVersion(1), 1)]);
+        assert_eq!(acks.note(ack(1, 1)).tallies, [(BundleVersion(1), 1)]);
+        assert_eq!(acks.note(ack(2, 1)).tallies, [(BundleVersion(1), 2)]);
+        assert_eq!(acks.note(ack(1, 2)).tallies, [(BundleVersion(2), 1), (BundleVersion(1), 1)]);
         assert_eq!(acks.list(), [ack(1, 2), ack(2, 1)]);
+    }
+
+    #[test]
+    fn a_refusal_that_is_said_again_is_not_new() {
+        let mut acks = Acks::default();
+        let refusing = |reason: &str| AgentAck {
+            refused: Some(RefusedBundle { version: None, reason: reason.to_owned() }),
+            ..ack(1, 1)
+        };
+        let news = [ack(1, 1), refusing("a"), refusing("a"), refusing("b"), ack(1, 1), refusing("b")];
+        assert_eq!(news.map(|ack| acks.note(ack).is_new_refusal), [false, true, false, true, false, true]);
     }
 
     #[test]
@@ -90,7 +115,7 @@ mod tests {
         }
         acks.note(ack(0, 1));
         assert_eq!(
-            acks.note(ack(AGENTS_MAX, 2)),
+            acks.note(ack(AGENTS_MAX, 2)).tallies,
             [(BundleVersion(2), 1), (BundleVersion(1), AGENTS_MAX as u64 - 1)]
         );
         let list = acks.list();

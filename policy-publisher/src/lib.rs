@@ -82,7 +82,7 @@ pub struct Publisher {
     key: Key,
     store: Store,
     rollout: Rollout,
-    leader: LeaderClient,
+    http: HttpClient,
 }
 
 impl Publisher {
@@ -93,9 +93,8 @@ impl Publisher {
         let key = Key::open_or_create(&settings.signing_key_path())?;
         let token = settings.admin_token.clone();
         let http = HttpClient::new(token.clone(), Duration::from_millis(settings.allocator_deadline_ms))?;
-        let leader = LeaderClient::new(http, settings.allocators.clone());
         let listener = listen::bind(&Listen { addr: settings.listen, admin_token: token }).await?;
-        Ok(Self { settings, listener, key, store, rollout: Rollout::new(record), leader })
+        Ok(Self { settings, listener, key, store, rollout: Rollout::new(record), http })
     }
 
     /// Where it listens.
@@ -105,7 +104,7 @@ impl Publisher {
 
     /// Serves until `shutdown`.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), RunError> {
-        let Self { settings, listener, key, store, rollout, leader } = self;
+        let Self { settings, listener, key, store, rollout, http } = self;
         let metrics = Arc::new(Metrics::new("publisher"));
         let own = PublisherMetrics::default();
         own.register(&metrics);
@@ -128,7 +127,9 @@ impl Publisher {
         let mut publishing = Publishing {
             rollout,
             shared: Arc::clone(&shared),
-            leader,
+            leader: LeaderClient::new(http.clone(), settings.allocators.clone()),
+            http,
+            allocators: settings.allocators.clone(),
             key,
             clock: LocalClock::new(),
             bootstrap: settings.bootstrap_policy.clone(),

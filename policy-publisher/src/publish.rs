@@ -14,13 +14,16 @@ use leasehold_protocol::publish::Published;
 use leasehold_protocol::{BundleVersion, Problem, ProblemKind};
 use leasehold_rollout::rollout::{Input, MintError, Outgoing, Standing, Withdrawal};
 use leasehold_rollout::{Comparison, Release, Rollout, Source, compare, compile, has_same_content};
-use leasehold_transport::client::LeaderClient;
+use leasehold_transport::client::{HttpClient, LeaderClient};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{LocalClock, wall_now};
 use crate::key::Key;
 use crate::state::{Released, Shared, locked};
 use crate::store::Store;
+
+/// So many unanswered questions in a row are worth a note.
+const FAILURES_NOTED: u32 = 3;
 
 /// A source to publish.
 #[derive(Debug)]
@@ -72,7 +75,10 @@ struct Ended {
 pub(crate) struct Publishing {
     pub(crate) rollout: Rollout,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) http: HttpClient,
     pub(crate) leader: LeaderClient,
+    /// Base URLs of the replicas.
+    pub(crate) allocators: Vec<String>,
     pub(crate) key: Key,
     pub(crate) clock: LocalClock,
     /// The source to publish if the register is empty; `None` once that is settled.
@@ -253,6 +259,9 @@ impl Publishing {
         let mut notes = Vec::new();
         if standing != Standing::InStep {
             notes.push(standing.to_string());
+        }
+        if standing != Standing::Unasked && self.rollout.failures() >= FAILURES_NOTED {
+            notes.push("the allocator does not answer".to_owned());
         }
         notes.extend(pending);
         notes.extend(self.damage.clone());

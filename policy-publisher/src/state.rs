@@ -94,8 +94,14 @@ impl Shared {
 
     /// Takes an agent's word.
     pub(crate) fn note_ack(&self, ack: AgentAck) {
-        let tallies = locked(&self.acks).note(ack);
-        self.metrics.tallied(&tallies);
+        let who = format!("{}/{}", ack.region, ack.agent);
+        let refused = ack.refused.clone();
+        let noted = locked(&self.acks).note(ack);
+        self.metrics.tallied(&noted.tallies);
+        if let (true, Some(refused)) = (noted.is_new_refusal, refused) {
+            let version = refused.version.map_or(0, |v| v.0);
+            tracing::warn!(agent = %who, version, reason = %refused.reason.escape_debug(), "an agent refuses a bundle");
+        }
     }
 
     /// `GET /v1/status`.

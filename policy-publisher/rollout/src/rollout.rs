@@ -18,9 +18,9 @@ pub const RETRY_MIN_MS: u64 = 100;
 pub const RETRY_MAX_MS: u64 = 2_000;
 /// How often the register is read although nothing is on its way, in ms.
 pub const CHECK_EVERY_MS: u64 = 15_000;
-/// So many answers in a row that name a lower version than seen before are believed; fewer may come from a replica
-/// that is behind.
-pub const LOWER_ANSWERS_MAX: u32 = 3;
+/// So many answers in a row that name a lower version than is known are believed, after half a minute or so; fewer may
+/// come from replicas that have not caught up.
+pub const LOWER_ANSWERS_MAX: u32 = 20;
 
 /// Everything that can happen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub enum Withdrawal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MintError {
     /// The register has not been read in this life.
-    #[error("the allocator has not answered yet, so the next version is not known")]
+    #[error("the allocator's register is not known yet, and so neither is the next version")]
     Unasked,
     /// One at a time.
     #[error("version {version} is on its way")]
@@ -148,7 +148,7 @@ pub enum Standing {
 impl std::fmt::Display for Standing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unasked => f.write_str("the allocator has not answered yet"),
+            Self::Unasked => f.write_str("the allocator's register is not known yet"),
             Self::InStep => f.write_str("the allocator enforces what is released here"),
             Self::RegisterAhead { released: BundleVersion(0), active } => write!(
                 f,
@@ -224,6 +224,11 @@ impl Rollout {
         active.0.checked_add(1).map(BundleVersion).ok_or(MintError::Exhausted { active })
     }
 
+    /// How many questions in a row brought no usable answer.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// How the register stands to what is released here.
     pub fn standing(&self) -> Standing {
         let Some(seen) = &self.seen else { return Standing::Unasked };
@@ -256,9 +261,12 @@ impl Rollout {
         effects.then.push(Outgoing::Register(release));
     }
 
-    fn says(&mut self, now: LocalTime, view: PolicyView, effects: &mut Work) {
+    fn says(&mut self, now: LocalTime, view: &PolicyView, effects: &mut Work) {
         let verdict = self.verdict.take();
-        let view = self.believe(view, verdict.is_some());
+        if !self.believe(view, verdict.is_some()) {
+            self.unanswered(now);
+            return;
+        }
         self.answered(now);
         let Some(Pending { release, .. }) = self.record.pending.clone() else { return };
         let active = view.active_version;
@@ -277,7 +285,7 @@ impl Rollout {
         }
     }
 
-    fn accepted(&mut self, now: LocalTime, view: PolicyView, effects: &mut Work) {
+    fn accepted(&mut self, now: LocalTime, view: &PolicyView, effects: &mut Work) {
         let is_over = self.record.pending.as_ref().is_none_or(|p| p.release.version > view.active_version);
         if is_over {
             // Nothing that was offered is in the register, so it was no answer.
@@ -300,20 +308,21 @@ impl Rollout {
         effects.then.push(Outgoing::Ask);
     }
 
-    /// The view to go by: a lower one than before is believed only if it repeats, or after the allocator's refusal.
-    fn believe(&mut self, view: PolicyView, is_fresh: bool) -> PolicyView {
-        match &self.seen {
-            Some(seen) if view.active_version < seen.active_version && !is_fresh => {
-                self.lower_answers = self.lower_answers.saturating_add(1);
-                if self.lower_answers < LOWER_ANSWERS_MAX {
-                    return seen.clone();
-                }
+    /// Takes the view in, unless it is lower than what is known: that is believed only if it repeats, or if it
+    /// follows the allocator's own refusal.
+    fn believe(&mut self, view: &PolicyView, is_fresh: bool) -> bool {
+        let seen = self.seen.as_ref().map_or(BundleVersion(0), |seen| seen.active_version);
+        let is_lower = view.active_version < seen.max(self.record.released_version());
+        let is_news = is_lower && self.seen.as_ref() != Some(view);
+        if is_news && !is_fresh {
+            self.lower_answers = self.lower_answers.saturating_add(1);
+            if self.lower_answers < LOWER_ANSWERS_MAX {
+                return false;
             }
-            _ => {}
         }
         self.lower_answers = 0;
         self.seen = Some(view.clone());
-        view
+        true
     }
 
     fn answered(&mut self, now: LocalTime) {
@@ -365,8 +374,8 @@ impl Machine for Rollout {
                 }
             }
             Input::Drafted(release) => self.drafted(release, &mut effects),
-            Input::Says(view) => self.says(now, view, &mut effects),
-            Input::Accepted(view) => self.accepted(now, view, &mut effects),
+            Input::Says(view) => self.says(now, &view, &mut effects),
+            Input::Accepted(view) => self.accepted(now, &view, &mut effects),
             Input::Conflict => self.judged(now, Verdict::Conflict, &mut effects),
             Input::Refused { reason } => self.judged(now, Verdict::Refused(reason), &mut effects),
             Input::Unanswered => self.unanswered(now),

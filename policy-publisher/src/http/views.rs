@@ -31,10 +31,6 @@ pub(super) async fn ack(State(context): State<Context>, JsonBody(ack): JsonBody<
         let fault = InvalidField::new("refused.reason", reason, rule);
         return ProblemResponse(Problem::invalid(vec![fault])).into_response();
     }
-    if let Some(refused) = &ack.refused {
-        tracing::warn!(region = %ack.region, agent = %ack.agent, active = %ack.active_version,
-            reason = %refused.reason.escape_debug(), "an agent refuses a bundle");
-    }
     context.shared.note_ack(ack);
     StatusCode::NO_CONTENT.into_response()
 }

@@ -8,6 +8,7 @@ use leasehold_protocol::{Problem, ProblemKind};
 use leasehold_rollout::Release;
 use leasehold_rollout::rollout::Input;
 use leasehold_transport::client::ClientError;
+use tokio::task::JoinSet;
 
 use super::Publishing;
 
@@ -15,14 +16,26 @@ use super::Publishing;
 const REGISTER: &str = "/v1/policy";
 
 impl Publishing {
-    /// Reads the register.
+    /// Reads the register at every replica and goes by the highest answer: a replica says what it has applied, which
+    /// may be old. Less than half of them is no answer; nothing could be registered then either.
     pub(super) async fn ask(&self) -> Input {
-        match self.leader.get::<PolicyView>(REGISTER).await {
-            Ok(view) => Input::Says(view),
-            Err(e) => {
-                tracing::debug!(error = %e, "the allocator's register cannot be read");
-                Input::Unanswered
+        let mut calls = JoinSet::new();
+        for base in &self.allocators {
+            let (http, url) = (self.http.clone(), format!("{}{REGISTER}", base.trim_end_matches('/')));
+            calls.spawn(async move { http.get::<PolicyView>(&url).await });
+        }
+        let mut answers = Vec::new();
+        while let Some(answer) = calls.join_next().await {
+            match answer {
+                Ok(Ok(view)) => answers.push(view),
+                Ok(Err(e)) => tracing::debug!(error = %e, "a replica's register cannot be read"),
+                Err(e) => tracing::error!(error = %e, "a call ended by itself"),
             }
+        }
+        let is_majority = answers.len() > self.allocators.len() / 2;
+        match answers.into_iter().max_by_key(|view| view.active_version) {
+            Some(view) if is_majority => Input::Says(view),
+            _ => Input::Unanswered,
         }
     }
 

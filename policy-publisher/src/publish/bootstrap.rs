@@ -39,6 +39,10 @@ impl Publishing {
             }
             Err(Refusal::Disk(e)) => return Err(e),
             Err(Refusal::Problem(problem)) if problem.kind() == Some(ProblemKind::Unavailable) => {}
+            Err(Refusal::Problem(problem)) if problem.kind() == Some(ProblemKind::Conflict) => {
+                tracing::info!(path = %path.display(), %problem, "the bootstrap policy is not needed");
+                self.bootstrap = None;
+            }
             Err(Refusal::Problem(problem)) => {
                 tracing::error!(path = %path.display(), %problem, "the bootstrap policy is not published");
                 self.bootstrap_fault =

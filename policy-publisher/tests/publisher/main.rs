@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod register;
+mod running;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,127 +11,23 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::admin::{AgentAck, PublisherStatus, RefusedBundle};
 use leasehold_protocol::bundle::BUNDLE_BYTES_MAX;
-use leasehold_protocol::envelope::{Envelope, TrustedKeys, digest, parse_public_key};
+use leasehold_protocol::envelope::{Envelope, digest};
 use leasehold_protocol::policy::CheckedBundle;
 use leasehold_protocol::publish::{Published, SigningKeys, Validated};
-use leasehold_protocol::{AgentId, BundleVersion, Problem, ProblemKind, RegionId};
+use leasehold_protocol::{AgentId, BundleVersion, ProblemKind, RegionId};
 use leasehold_publisher::{Publisher, RunError, Settings};
 use leasehold_transport::secret::Secret;
-use leasehold_transport::shutdown::{Shutdown, ShutdownTrigger};
-use reqwest::{Client, Response, StatusCode};
-use serde::de::DeserializeOwned;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
 
 use self::register::{Mode, Register};
+use self::running::{problem, settings, start};
 
 const NORTHSTAR: &str = include_str!("../../../docs/examples/northstar.yaml");
 
 /// Northstar with another maximum age, so that it is another policy.
 fn source(max_age_s: u64) -> String {
     NORTHSTAR.replacen("max_age_s: 3600", &format!("max_age_s: {max_age_s}"), 1)
-}
-
-struct Running {
-    url: String,
-    http: Client,
-    trigger: ShutdownTrigger,
-    task: JoinHandle<Result<(), RunError>>,
-    /// Its own, so that it can be ended with all that it holds.
-    runtime: Runtime,
-}
-
-fn settings(dir: &Path, register: &Register) -> Settings {
-    Settings {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        data_dir: dir.join("publisher"),
-        allocators: vec![register.url.clone()],
-        allocator_deadline_ms: 500,
-        ..Settings::default()
-    }
-}
-
-async fn start(settings: Settings) -> Running {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let publisher = runtime.spawn(Publisher::bind(settings)).await.unwrap().unwrap();
-    let url = format!("http://{}", publisher.local_addr().unwrap());
-    let (trigger, shutdown) = Shutdown::new();
-    let task = runtime.spawn(publisher.serve(shutdown));
-    Running { url, http: Client::builder().no_proxy().build().unwrap(), trigger, task, runtime }
-}
-
-impl Running {
-    async fn stop(self) {
-        self.trigger.trigger();
-        self.task.await.unwrap().unwrap();
-        end(self.runtime).await;
-    }
-
-    /// As kill -9 would: nothing is said to anybody.
-    async fn kill(self) {
-        end(self.runtime).await;
-    }
-
-    async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Response {
-        let kind = "application/yaml";
-        let request = self.http.post(format!("{}{path}", self.url)).header("content-type", kind);
-        request.body(body).send().await.unwrap()
-    }
-
-    async fn publish(&self, source: &str) -> Published {
-        let answer = self.post("/v1/bundles", source.to_owned()).await;
-        assert_eq!(answer.status(), StatusCode::CREATED);
-        answer.json().await.unwrap()
-    }
-
-    async fn refused(&self, source: &str, status: StatusCode) -> Problem {
-        problem(self.post("/v1/bundles", source.to_owned()).await, status).await
-    }
-
-    async fn get(&self, path: &str) -> Response {
-        self.http.get(format!("{}{path}", self.url)).send().await.unwrap()
-    }
-
-    async fn read<T: DeserializeOwned>(&self, path: &str) -> T {
-        let answer = self.get(path).await;
-        assert!(answer.status().is_success(), "{path}: {}", answer.status());
-        answer.json().await.unwrap()
-    }
-
-    async fn status(&self) -> PublisherStatus {
-        self.read("/v1/status").await
-    }
-
-    async fn eventually(&self, what: &str, holds: impl Fn(&PublisherStatus) -> bool) -> PublisherStatus {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let status = self.status().await;
-            if holds(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{what}: {status:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn trusted(&self) -> TrustedKeys {
-        let keys: SigningKeys = self.read("/v1/keys").await;
-        let keys = keys.keys.iter().map(|k| parse_public_key(&k.public_key).unwrap()).collect();
-        TrustedKeys::new(keys, 1).unwrap()
-    }
-}
-
-async fn end(runtime: Runtime) {
-    tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(5))).await.unwrap();
-}
-
-async fn problem(answer: Response, status: StatusCode) -> Problem {
-    let (got, kind) = (answer.status(), answer.headers()["content-type"].clone());
-    let text = answer.text().await.unwrap();
-    assert_eq!(got, status, "{text}");
-    assert_eq!(kind, "application/problem+json");
-    serde_json::from_str(&text).unwrap()
 }
 
 fn published(dir: &Path) -> usize {
@@ -302,7 +199,7 @@ async fn nothing_is_minted_while_the_allocator_does_not_answer() {
     let ready: Value = publisher.read("/readyz").await;
     assert_eq!(
         ready,
-        json!({"ready": true, "reasons": ["no bundle is released yet", "the allocator has not answered yet"]})
+        json!({"ready": true, "reasons": ["no bundle is released yet", "the allocator's register is not known yet"]})
     );
     publisher.stop().await;
 }
@@ -346,6 +243,21 @@ async fn an_empty_store_says_so_and_mints_above_the_allocators_version() {
     let ready: Value = publisher.read("/readyz").await;
     assert!(ready["reasons"].to_string().contains("version 7"), "{ready}");
     assert_eq!(publisher.publish(NORTHSTAR).await.version, BundleVersion(8));
+    publisher.stop().await;
+}
+
+#[tokio::test]
+async fn a_replica_that_is_behind_or_gone_does_not_hide_what_the_others_have_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = [Register::start().await, Register::start().await, Register::start().await];
+    replicas[1].activate(7, "elsewhere");
+    replicas[2].set(Mode::Down);
+    let allocators = replicas.iter().map(|r| r.url.clone()).collect();
+    let publisher = start(Settings { allocators, ..settings(dir.path(), &replicas[0]) }).await;
+    publisher.eventually("sees 7", |s| s.notes.iter().any(|n| n.contains("version 7"))).await;
+    replicas[0].set(Mode::Down);
+    let refused = publisher.refused(NORTHSTAR, StatusCode::SERVICE_UNAVAILABLE).await;
+    assert!(refused.detail.unwrap().contains("nothing was changed"));
     publisher.stop().await;
 }
 

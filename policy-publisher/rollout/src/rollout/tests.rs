@@ -146,13 +146,19 @@ fn one_draft_at_a_time_and_only_above_what_is_released() {
 fn a_lower_register_is_believed_only_when_it_repeats() {
     let mut rollout = drafted();
     rollout.step(at(0), Input::Accepted(view(1, "d1")));
-    for _ in 1..LOWER_ANSWERS_MAX {
-        rollout.step(at(0), Input::Says(view(0, "")));
-        assert_eq!(rollout.next_version(), Ok(BundleVersion(2)));
-    }
-    rollout.step(at(0), Input::Says(view(0, "")));
+    let mut restarted = Rollout::new(rollout.record().clone());
+    restarted.step(at(0), Input::Started);
     let behind = MintError::RegisterBehind { released: V1, active: BundleVersion(0) };
-    assert_eq!(rollout.next_version(), Err(behind.clone()));
+    for (mut rollout, until_then) in [(rollout, Ok(BundleVersion(2))), (restarted, Err(MintError::Unasked))] {
+        for _ in 1..LOWER_ANSWERS_MAX {
+            assert_eq!(rollout.step(at(0), Input::Says(view(0, ""))), Work::default());
+            assert_eq!(rollout.next_version(), until_then);
+        }
+        rollout.step(at(0), Input::Says(view(0, "")));
+        assert_eq!(rollout.next_version(), Err(behind.clone()));
+        rollout.step(at(0), Input::Says(view(0, "")));
+        assert_eq!(rollout.next_wakeup(), Some(at(CHECK_EVERY_MS)));
+    }
     assert!(behind.to_string().contains("below version 1"), "{behind}");
 }
 
