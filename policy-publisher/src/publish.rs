@@ -268,7 +268,12 @@ impl Publishing {
         notes.extend(self.bootstrap_fault.clone());
         let mut shown = locked(&self.shared.notes);
         for note in notes.iter().filter(|note| !shown.contains(note)) {
-            tracing::warn!("{note}");
+            // At every start the register is unknown for a moment.
+            if standing == Standing::Unasked {
+                tracing::info!("{note}");
+            } else {
+                tracing::warn!("{note}");
+            }
         }
         *shown = notes;
         drop(shown);
