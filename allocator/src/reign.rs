@@ -4,19 +4,17 @@
 //! An estimate belongs to a reign (a Raft term) and replaces that of an older reign. It is durable before the reign's
 //! first append is acknowledged, so that of any quorum one member knows the last reign that can have granted.
 
-mod accession;
 mod keeper;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_ledger::clock::{LeaderLine, LineEstimate};
+use leasehold_ledger::clock::{Accession, LeaderLine, LineAnswer, LineEstimate, accede};
 use leasehold_protocol::{LedgerTime, LocalTime};
 use leasehold_transport::clock::{local_now, wall_now};
 use serde::{Deserialize, Serialize};
 
 use crate::store::Store;
 
-use accession::{Accession, LineAnswer, accede};
 pub(crate) use keeper::Keeper;
 
 /// The record's name in the store.

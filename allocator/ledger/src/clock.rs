@@ -2,8 +2,12 @@
 //!
 //! Both are pure: the host reads its own clock and passes the value in.
 
+mod accession;
+
 use leasehold_protocol::{LedgerTime, LocalTime};
 use serde::{Deserialize, Serialize};
+
+pub use accession::{Accession, LineAnswer, accede};
 
 const NS_PER_MS: u128 = 1_000_000;
 const PPM: u128 = 1_000_000;
