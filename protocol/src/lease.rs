@@ -70,7 +70,8 @@ pub struct Settle {
     pub returned_total: Tokens,
 }
 
-/// The allocator's answer to a frame, in the order of its acquires.
+/// The allocator's answer to a frame, in the order of its acquires. It says that the settles were taken in, unless an
+/// outcome is [`AcquireOutcome::ClockUncertain`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseFrameAnswer {
     /// One answer an acquire, in order.
@@ -103,7 +104,8 @@ pub enum AcquireOutcome {
     },
     /// The active bundle has no leased rule of this name, or no such tenant.
     UnknownPool,
-    /// The allocator cannot place itself in time yet (after the loss of a whole quorum) and grants nothing.
+    /// The allocator cannot place itself in time yet (after the loss of a whole quorum) and grants nothing. It took
+    /// nothing of the frame in, its settles neither; a frame of settles alone gets no answer then.
     ClockUncertain {
         /// How long that can last, in ms.
         retry_ms: u64,

@@ -41,8 +41,9 @@ pub(super) async fn frame(State(node): State<Arc<Node>>, JsonBody(frame): JsonBo
             node.metrics.outcomes(&outcomes);
             outcomes.into_iter().filter_map(acquired).collect()
         }
-        // An answer and not a problem: the allocator is there, it only may not grant.
-        Err(ProposeError::ClockUncertain { retry_ms }) => {
+        // An answer and not a problem: the allocator is there, it only may not grant. A frame of settles alone gets
+        // the problem, since an answer would say that they were taken in.
+        Err(ProposeError::ClockUncertain { retry_ms }) if !named.is_empty() => {
             node.metrics.request("clock_uncertain");
             vec![AcquireOutcome::ClockUncertain { retry_ms }; named.len()]
         }

@@ -17,7 +17,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::admin::HeldLease;
-use leasehold_protocol::lease::{AcquireOutcome, FRAME_ITEMS_MAX, LeaseFrame, LeaseFrameAnswer};
+use leasehold_protocol::lease::{
+    AcquireAnswer, AcquireOutcome, FRAME_ITEMS_MAX, LeaseFrame, LeaseFrameAnswer,
+};
 use leasehold_protocol::machine::{Effects, Machine};
 use leasehold_protocol::{Holder, Incarnation, LocalTime, PoolKey, Tokens};
 
@@ -294,8 +296,12 @@ impl LeaseManager {
         } else {
             self.rtt_ms.saturating_mul(7).saturating_add(rtt).div_ceil(8)
         };
+        let is_uncertain = |one: &AcquireAnswer| matches!(one.outcome, AcquireOutcome::ClockUncertain { .. });
+        let are_settles_taken = !answer.answers.iter().any(is_uncertain);
         for settle in &frame.frame.settles {
-            if let Some(state) = self.pools.get_mut(&settle.pool) {
+            if let Some(state) = self.pools.get_mut(&settle.pool)
+                && are_settles_taken
+            {
                 state.confirm(settle);
             }
             self.look_at(&settle.pool, now);

@@ -1,6 +1,6 @@
 //! Laws of the lease manager, over random inputs.
 
-use leasehold_protocol::lease::{AcquireAnswer, Lease, WindowChoice};
+use leasehold_protocol::lease::{Lease, WindowChoice};
 use leasehold_protocol::{AgentId, BundleVersion, LedgerTime, RegionId, RuleId, Window};
 use proptest::prelude::*;
 
@@ -105,10 +105,16 @@ impl Host {
             Op::StopWaiting { pool, cost } => self.m.not_waiting(&key(pool), Tokens(cost)),
             Op::Answer { pick, granted, expires, kind } => {
                 let Some((frame_id, sent, frame)) = self.take(pick) else { return };
-                for settle in &frame.settles {
+                // An allocator without a sure clock takes nothing in.
+                let is_uncertain = (4..8).contains(&kind);
+                for settle in frame.settles.iter().filter(|_| !is_uncertain) {
                     let told = self.reported.entry((settle.pool.clone(), settle.window_start)).or_default();
                     told.0 = told.0.max(settle.spent_total);
                     told.1 = told.1.max(settle.returned_total);
+                }
+                if is_uncertain && frame.acquires.is_empty() {
+                    self.step(LeaseInput::Failed { frame_id });
+                    return;
                 }
                 let answers = frame
                     .acquires

@@ -1,6 +1,6 @@
 //! Claims about the lease manager, by whole lists of effects.
 
-use leasehold_protocol::lease::{Acquire, AcquireAnswer, Lease, Settle, WindowChoice};
+use leasehold_protocol::lease::{Acquire, Lease, Settle, WindowChoice};
 use leasehold_protocol::{AgentId, BundleVersion, LedgerTime, RegionId, RuleId, TenantId, Window};
 
 use super::*;

@@ -77,6 +77,8 @@ fn an_allocator_without_a_sure_clock_counts_as_lost_while_held_tokens_are_spent(
     assert_eq!(answered(&mut m, (110, 200), 2, uncertain), [LeaseEffect::Changed]);
     assert_eq!(m.availability(at(200), &pool(), Tokens(5)), Availability::Lost { held: Tokens(3) });
     assert!(m.spend(at(200), &pool(), Tokens(3)));
+    // It took the report of what was spent before in as little as the wish.
+    assert_eq!(m.pools[&pool()].windows[&MINUTE.start].report(&pool()), Some(settle(MINUTE, 3, 0)));
     // However long the allocator says, it is asked again within half a second.
     assert_eq!(m.next_wakeup(), Some(at(700)));
 }
