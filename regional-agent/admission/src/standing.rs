@@ -83,11 +83,14 @@ impl Reader<'_> {
     pub(crate) fn judge(&mut self, rule: &Rule) -> Judged {
         let judged = |standing, state| Judged { rule: rule.id.clone(), standing, state, pool: None };
         let tenant = self.request.identity().tenant.as_ref();
-        let limit = self.policy.bundle().limit_value_at(rule, tenant, self.unix);
-        let key = CounterKey::of(rule, Purpose::Rule, self.request.identity());
-        let (Some(limit), Some(key)) = (limit, key) else {
+        let Some(key) = CounterKey::of(rule, Purpose::Rule, self.request.identity()) else {
             // Parsing saw to it that every key has its parts.
             return judged(Standing::Undecided(Condition::UnknownPool), None);
+        };
+        // A bucket has a capacity and a refill instead of a limit.
+        let Some(limit) = self.policy.bundle().limit_value_at(rule, tenant, self.unix) else {
+            let (standing, state) = self.bucket(rule, key);
+            return judged(standing, state);
         };
         match (rule.algorithm, rule.enforcement) {
             (Algorithm::FixedWindow { window_ms, .. }, Enforcement::Leased) => {
