@@ -1,2 +1,66 @@
-//! The `leasehold` binary.
-fn main() {}
+//! `leasehold`: one binary that runs each role, all of them together, and the operator's commands.
+
+mod args;
+mod config;
+mod demo;
+mod dev;
+mod ops;
+mod output;
+mod roles;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use leasehold_transport::telemetry;
+
+use crate::args::{Cli, Command};
+use crate::config::ConfigError;
+
+/// Done.
+const DONE: u8 = 0;
+/// Refused or failed.
+const FAILED: u8 = 1;
+/// Wrong usage: an argument or a setting.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    telemetry::init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("leasehold: cannot start: {e}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let done = runtime.block_on(run(cli));
+    // What still runs is cut: a role has ended its own work by now.
+    runtime.shutdown_background();
+    match done {
+        Ok(true) => ExitCode::from(DONE),
+        Ok(false) => ExitCode::from(FAILED),
+        Err(e) => {
+            eprintln!("leasehold: {e:#}");
+            ExitCode::from(if e.is::<ConfigError>() { USAGE } else { FAILED })
+        }
+    }
+}
+
+/// True if all went well; false if it was said already what did not.
+async fn run(cli: Cli) -> anyhow::Result<bool> {
+    let layers = cli.layers;
+    match cli.command {
+        Command::Dev(args) => dev::run(&args, &layers).await,
+        Command::Allocator(args) => roles::allocator(&args, &layers).await,
+        Command::Publisher(args) => roles::publisher(&args, &layers).await,
+        Command::Agent(args) => roles::agent(&args, &layers).await,
+        Command::Demo(args) => demo::run(&args, &layers, cli.output).await,
+        Command::Config(args) => config::show::run(&args, &layers, cli.output),
+        Command::Status => ops::status::run(&layers, cli.output).await,
+        Command::Pools(args) => ops::pools::run(&args, &layers, cli.output).await,
+        Command::Leases(args) => ops::leases::run(&args, &layers, cli.output).await,
+        Command::Explain(args) => ops::explain::run(&args, &layers, cli.output).await,
+        Command::Bundle(args) => ops::bundle::run(args.command, &layers, cli.output).await,
+    }
+}
