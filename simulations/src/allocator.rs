@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use leasehold_ledger::clock::{LeaderLine, LineEstimate};
+use leasehold_ledger::clock::{Accession, LeaderLine, LineAnswer, LineEstimate, accede};
 use leasehold_ledger::{Command, Entry, Ledger, Outcome};
 use leasehold_protocol::bundle::{Algorithm, Limit};
-use leasehold_protocol::{BundleVersion, LedgerTime, Tokens};
+use leasehold_protocol::{BundleVersion, LedgerTime, LocalTime, Tokens};
 
 use crate::clock::{MachineClock, TrueTime};
 
@@ -26,7 +26,26 @@ struct Replica {
     clock: MachineClock,
     ledger: Ledger,
     applied: usize,
-    estimate: Option<LineEstimate>,
+    /// The last reign it heard of and its estimate of that reign's line; none if its machine booted since.
+    known: Option<(u64, Option<LineEstimate>)>,
+}
+
+impl Replica {
+    fn learn(&mut self, reign: u64, stamp: LedgerTime, at: LocalTime, drift_ppm: u32) {
+        match &mut self.known {
+            Some((known, _)) if *known > reign => {}
+            Some((known, Some(estimate))) if *known == reign => estimate.observe(stamp, at),
+            _ => self.known = Some((reign, Some(LineEstimate::new(stamp, at, drift_ppm)))),
+        }
+    }
+
+    fn answer(&self, now: TrueTime) -> LineAnswer {
+        let at = self.clock.local(now);
+        LineAnswer {
+            reign: self.known.map(|(reign, _)| reign),
+            line: self.known.and_then(|(_, estimate)| estimate.map(|e| e.at(at))),
+        }
+    }
 }
 
 /// The group. `T` is whatever the host needs to answer a proposal.
@@ -44,6 +63,8 @@ pub struct AllocatorModel<T> {
     pub reign: u64,
     line: LeaderLine,
     line_of: usize,
+    /// While the leader draws no line yet, it grants nothing.
+    is_placed: bool,
     drift_ppm: u32,
     answer_before_durable: bool,
 }
@@ -58,7 +79,7 @@ impl<T: Clone> AllocatorModel<T> {
     ) -> Self {
         let replicas: Vec<Replica> = clocks
             .into_iter()
-            .map(|clock| Replica { clock, ledger: Ledger::default(), applied: 0, estimate: None })
+            .map(|clock| Replica { clock, ledger: Ledger::default(), applied: 0, known: None })
             .collect();
         let line = LeaderLine::start(clocks[0].wall(now), clocks[0].local(now), drift_ppm);
         Self {
@@ -72,12 +93,13 @@ impl<T: Clone> AllocatorModel<T> {
             reign: 1,
             line,
             line_of: 0,
+            is_placed: true,
             drift_ppm,
             answer_before_durable,
         }
     }
 
-    /// Who leads.
+    /// Who leads, whether or not it has found its place on the line.
     pub fn leader(&self) -> Option<usize> {
         self.leader
     }
@@ -98,7 +120,7 @@ impl<T: Clone> AllocatorModel<T> {
     /// The leader stamps and proposes; the entry waits for its quorum. `Some` only if the leader answers without
     /// waiting, as it never should.
     pub fn propose(&mut self, now: TrueTime, commands: Vec<Command>, reply: T) -> Option<(Vec<Outcome>, T)> {
-        let leader = self.leader?;
+        let leader = self.leader.filter(|_| self.is_placed)?;
         let clock = self.replica(leader).clock;
         let stamp = self.line.stamp(clock.local(now), clock.wall(now));
         let entry = Entry { stamp, commands };
@@ -110,10 +132,12 @@ impl<T: Clone> AllocatorModel<T> {
         early
     }
 
-    /// The oldest proposal has reached a quorum: it is committed, applied at the leader, and may be answered.
-    pub fn commit(&mut self) -> Option<(Vec<Outcome>, T)> {
+    /// The oldest proposal has reached a quorum, which `follower` is of and knows the reign from now on: it is
+    /// committed, applied at the leader, and may be answered.
+    pub fn commit(&mut self, now: TrueTime, follower: usize) -> Option<(Vec<Outcome>, T)> {
         let leader = self.leader?;
         let Proposal { entry, reply } = self.proposed.pop_front()?;
+        self.hear(now, follower, self.reign, entry.stamp);
         self.push_committed(entry.clone());
         let len = self.committed.len();
         let replica = self.replica_mut(leader);
@@ -158,20 +182,27 @@ impl<T: Clone> AllocatorModel<T> {
         replica.applied = self.committed.len();
     }
 
-    /// The stamp that a heartbeat carries now.
+    /// The stamp that a heartbeat carries now. The leader keeps it as its own estimate, too.
     pub fn heartbeat(&mut self, now: TrueTime) -> Option<LedgerTime> {
-        let clock = self.replica(self.leader?).clock;
-        Some(self.line.stamp(clock.local(now), clock.wall(now)))
+        let leader = self.leader.filter(|_| self.is_placed)?;
+        let clock = self.replica(leader).clock;
+        let stamp = self.line.stamp(clock.local(now), clock.wall(now));
+        self.hear(now, leader, self.reign, stamp);
+        Some(stamp)
     }
 
-    /// A follower hears a heartbeat.
-    pub fn hear(&mut self, now: TrueTime, replica: usize, stamp: LedgerTime) {
+    /// A replica hears a stamp of `reign`.
+    pub fn hear(&mut self, now: TrueTime, replica: usize, reign: u64, stamp: LedgerTime) {
+        let drift_ppm = self.drift_ppm;
         if let Some(replica) = self.replicas.get_mut(replica) {
-            let at = replica.clock.local(now);
-            match &mut replica.estimate {
-                Some(estimate) => estimate.observe(stamp, at),
-                None => replica.estimate = Some(LineEstimate::new(stamp, at, self.drift_ppm)),
-            }
+            replica.learn(reign, stamp, replica.clock.local(now), drift_ppm);
+        }
+    }
+
+    /// A replica's machine boots: its clock's readings of before mean nothing any more.
+    pub fn boot(&mut self, replica: usize) {
+        if let Some((_, estimate)) = self.replicas.get_mut(replica).and_then(|r| r.known.as_mut()) {
+            *estimate = None;
         }
     }
 
@@ -190,22 +221,44 @@ impl<T: Clone> AllocatorModel<T> {
         self.reign += 1;
     }
 
-    /// `next` takes over with the larger of a quorum's estimates (its own and `peer`'s) and the ledger's own time.
-    pub fn elect(&mut self, now: TrueTime, next: usize, peer: usize) {
+    /// `next` takes over and finds its place on the line by what a quorum knows, itself and `peer`. `Some` if it must
+    /// wait before [`Self::begin`], in ms by its own clock.
+    pub fn elect(&mut self, now: TrueTime, next: usize, peer: usize) -> Option<u64> {
         self.catch_up(next);
-        let estimates = [next, peer].into_iter().filter_map(|i| {
-            let replica = self.replica(i);
-            replica.estimate.map(|e| e.at(replica.clock.local(now)))
-        });
-        let base = estimates.max().unwrap_or_default().max(self.replica(next).ledger.now());
-        self.line = LeaderLine::start(base, self.replica(next).clock.local(now), self.drift_ppm);
-        self.line_of = next;
         self.leader = Some(next);
+        self.is_placed = false;
+        let answers = [next, peer].map(|i| self.replica(i).answer(now));
+        let leader = self.replica(next);
+        let (applied, outstanding) = (leader.ledger.now(), leader.ledger.outstanding_span_ms());
+        match accede(&answers, applied, outstanding, leader.clock.wall(now), self.drift_ppm) {
+            Accession::From(base) => self.begin(now, base),
+            Accession::AfterMs(ms) => return Some(ms),
+        }
+        None
     }
 
-    /// True if every replica has an estimate, so that any two of them are a quorum that can place itself in time.
+    /// The leader draws its line from `base` on, or without one from its wall clock.
+    pub fn begin(&mut self, now: TrueTime, base: impl Into<Option<LedgerTime>>) {
+        let Some(leader) = self.leader else { return };
+        let replica = self.replica(leader);
+        let (clock, applied) = (replica.clock, replica.ledger.now());
+        let base = base.into().unwrap_or_else(|| clock.wall(now).max(applied));
+        self.line = LeaderLine::start(base, clock.local(now), self.drift_ppm);
+        self.line_of = leader;
+        self.is_placed = true;
+        self.hear(now, leader, self.reign, base);
+    }
+
+    /// True while the leader draws a line.
     pub fn is_placed(&self) -> bool {
-        self.replicas.iter().enumerate().all(|(i, r)| r.estimate.is_some() || self.leader == Some(i))
+        self.is_placed
+    }
+
+    /// When the leader's clock will have run for `ms`.
+    pub fn after_at_leader(&self, now: TrueTime, ms: u64) -> TrueTime {
+        let Some(leader) = self.leader else { return now };
+        let clock = self.replica(leader).clock;
+        clock.when(clock.local(now).saturating_add_ms(ms), now)
     }
 
     /// The leader's ledger.

@@ -1,7 +1,11 @@
 //! Deterministic simulation: the very ledger and lease manager that ship, under virtual time and faults.
 //!
 //! One thread, one seed, one trace. What is modelled here is only what lies between the cores: the network, the
-//! clocks, and a replicated log that commits, crashes and elects. Nothing of a shell is used.
+//! clocks, and a replicated log that commits, crashes, boots and elects. Nothing of a shell is used.
+//!
+//! Two claims are checked at every spend (DESIGN.md, section 4): by label, no window is admitted above its limit; by
+//! time, no spend lies outside its window. A third is checked at the end: once faults stop, demand is served again.
+//! Each [`Mutant`] breaks one rule and must be caught, which shows that the checker would notice.
 
 pub mod agent;
 pub mod allocator;

@@ -23,11 +23,13 @@ pub enum Mutant {
     ForgottenSpend,
     /// Safe and useless: no token ever reaches an agent.
     GrantsNothing,
+    /// A leader that cannot place itself on the line goes on from its wall clock at once.
+    NoWait,
 }
 
 impl Mutant {
     /// All of them but [`Mutant::None`], each with its name and how what it breaks shows.
-    pub const ALL: [(Mutant, &'static str, &'static str); 7] = [
+    pub const ALL: [(Mutant, &'static str, &'static str); 8] = [
         (Mutant::NoClamp, "no-clamp", "late"),
         (Mutant::AnswerBeforeDurable, "answer-before-durable", "overshoot"),
         (Mutant::LifeFromReceipt, "life-from-receipt", "late"),
@@ -35,6 +37,7 @@ impl Mutant {
         (Mutant::SameLife, "same-life", "overshoot"),
         (Mutant::ForgottenSpend, "forgotten-spend", "overshoot"),
         (Mutant::GrantsNothing, "grants-nothing", "idle"),
+        (Mutant::NoWait, "no-wait", "late"),
     ];
 }
 
@@ -79,7 +82,7 @@ pub struct Plan {
     pub pause_max_ms: u64,
     /// How long faults go on, in ms of true time.
     pub faulty_ms: u64,
-    /// How long the run goes on after the last fault, in ms: [`RECOVERY_MS`] and two windows.
+    /// How long the run goes on after the last fault, in ms: the time to recover and two windows.
     pub calm_ms: u64,
     /// The shortest one-way delay, in ms.
     pub delay_min_ms: u64,
@@ -104,6 +107,8 @@ pub struct Plan {
     pub restart_every_ms: u64,
     /// A wall clock jumps.
     pub jump_every_ms: u64,
+    /// The machine of one replica boots, or those of all, and a leader among them is gone.
+    pub boot_every_ms: u64,
     /// The limit changes by a new bundle.
     pub limit_change_every_ms: u64,
     /// Of these changes, those that change the window's length too, in percent.
@@ -125,8 +130,9 @@ impl Plan {
         let delay_min_ms = rng.random_range(1..=60);
         let drift_ppm = *pick(&mut rng, &[DRIFT_PPM_DEFAULT, 20_000]);
         let rate_percent = *pick(&mut rng, &[0, 5, 24]);
+        let calm_ms = RECOVERY_MS + 2 * window_ms + 500;
         let every = |rng: &mut ChaCha8Rng, ms: u64| if rng.random_bool(0.6) { ms } else { 0 };
-        Self {
+        let mut plan = Self {
             seed,
             agents,
             limit,
@@ -135,7 +141,7 @@ impl Plan {
             pause_permille: 0,
             pause_max_ms: 0,
             faulty_ms: 12_000,
-            calm_ms: RECOVERY_MS + 2 * window_ms + 500,
+            calm_ms,
             delay_min_ms,
             delay_max_ms: delay_min_ms + *pick(&mut rng, &[2, 20, 150, 600]),
             loss_permille: *pick(&mut rng, &[0, 0, 10, 100, 300]),
@@ -147,10 +153,20 @@ impl Plan {
             partition_every_ms: every(&mut rng, 3_000),
             restart_every_ms: every(&mut rng, 4_000),
             jump_every_ms: every(&mut rng, 3_000),
+            boot_every_ms: if rng.random_bool(0.3) { 6_000 } else { 0 },
             limit_change_every_ms: every(&mut rng, 5_000),
             length_change_percent: *pick(&mut rng, &[0, 0, 30]),
             mutant,
-        }
+        };
+        plan.calm_ms += plan.recovery_ms() - RECOVERY_MS;
+        plan
+    }
+
+    /// When demand must be served again after the last fault, in ms: [`RECOVERY_MS`], and after a boot of all
+    /// machines the life of the longest lease, which is one of the window ahead.
+    pub fn recovery_ms(&self) -> u64 {
+        let longest = 2 * self.window_ms_max();
+        RECOVERY_MS + if self.boot_every_ms > 0 { longest + longest / 20 } else { 0 }
     }
 
     /// An hour with one window, leased by sessions that are extended, lapse while an agent pauses, and are taken up
@@ -170,6 +186,7 @@ impl Plan {
             partition_every_ms: slower(drawn.partition_every_ms),
             restart_every_ms: slower(drawn.restart_every_ms),
             jump_every_ms: slower(drawn.jump_every_ms),
+            boot_every_ms: 0,
             limit_change_every_ms: slower(drawn.limit_change_every_ms),
             length_change_percent: 0,
             ..drawn
@@ -187,6 +204,7 @@ impl Plan {
             partition_every_ms: 0,
             restart_every_ms: 0,
             jump_every_ms: 0,
+            boot_every_ms: 0,
             limit_change_every_ms: 0,
             ..self
         }

@@ -12,7 +12,7 @@ use leasehold_protocol::bundle::{
     Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan as TenantPlan,
     Route, Rule, Tenant,
 };
-use leasehold_protocol::lease::{AcquireAnswer, AcquireOutcome, LeaseFrameAnswer};
+use leasehold_protocol::lease::{Acquire, AcquireAnswer, AcquireOutcome, LeaseFrameAnswer};
 use leasehold_protocol::{
     BundleVersion, LedgerTime, PlanId, PoolKey, RouteId, RuleId, TenantId, Tokens, WindowLength,
 };
@@ -23,11 +23,13 @@ use crate::agent::{AgentHost, Sending};
 use crate::allocator::{AllocatorModel, REPLICAS};
 use crate::checker::Checker;
 use crate::clock::{MachineClock, TrueTime};
-use crate::plan::{Mutant, Plan, RECOVERY_MS};
+use crate::plan::{Mutant, Plan};
 
 /// Heartbeats between replicas: how often, and the longest delay, in ms.
 const HEARTBEAT_MS: u64 = 100;
 const HEARTBEAT_DELAY_MAX_MS: u64 = 20;
+/// How long an entry can take to its quorum, in ms.
+const COMMIT_MAX_MS: u64 = 30;
 /// The longest time between a heartbeat that a quorum heard and the election after it, in ms.
 const UNHEARD_MAX_MS: u64 = 3_000;
 /// What must be admitted of the demand up to the limit once faults have stopped, in percent, in any single run. A run
@@ -82,10 +84,11 @@ enum Event {
     FrameDeadline { agent: usize, frame_id: u64, sent: u64 },
     Commit { reign: u64 },
     Heartbeat,
-    HeartbeatArrives { replica: usize, stamp: LedgerTime },
+    HeartbeatArrives { replica: usize, reign: u64, stamp: LedgerTime },
     CatchUp { replica: usize },
     Fault(faults::Fault),
     Elect { reign: u64 },
+    Begin { reign: u64 },
     Calm,
     Quiet,
 }
@@ -102,7 +105,7 @@ struct World {
     checker: Checker,
     pool: PoolKey,
     has_changed_length: bool,
-    /// How far a new leader's line may lie behind the old one's, in ms: the longest heartbeat delay, and what the
+    /// How far a new leader's line may lie behind the old one's, in ms: the longest message delay, and what the
     /// drift margin and the rounding take off an estimate.
     early_ms: u64,
     version: u64,
@@ -184,7 +187,7 @@ impl World {
         }
         self.schedule_faults();
         self.after(self.plan.faulty_ms, Event::Calm);
-        self.after(self.plan.faulty_ms + RECOVERY_MS, Event::Quiet);
+        self.after(self.plan.faulty_ms + self.plan.recovery_ms(), Event::Quiet);
         let end = TrueTime(0).plus_ms(self.plan.faulty_ms + self.plan.calm_ms);
         while let Some(Reverse((at, id))) = self.queue.pop() {
             if at > end || self.checker.violation.is_some() {
@@ -210,11 +213,14 @@ impl World {
             Event::FrameDeadline { agent, frame_id, sent } => self.frame_deadline(agent, frame_id, sent),
             Event::Commit { reign } if reign == self.allocator.reign => self.commit(),
             Event::Heartbeat => self.heartbeat(),
-            Event::HeartbeatArrives { replica, stamp } => self.allocator.hear(self.now, replica, stamp),
+            Event::HeartbeatArrives { replica, reign, stamp } => {
+                self.allocator.hear(self.now, replica, reign, stamp);
+            }
             Event::CatchUp { replica } => self.allocator.catch_up(replica),
             Event::Fault(fault) => self.fault(fault),
             Event::Elect { reign } if reign == self.allocator.reign => self.elect(),
-            Event::Commit { .. } | Event::Elect { .. } => {}
+            Event::Begin { reign } if reign == self.allocator.reign => self.allocator.begin(self.now, None),
+            Event::Commit { .. } | Event::Elect { .. } | Event::Begin { .. } => {}
             Event::Calm => self.calm_down(),
             Event::Quiet => self.quiet_from = Some(self.allocator.line_at(self.now)),
         }
@@ -255,6 +261,20 @@ impl World {
             return;
         }
         let frame = &sending.frame;
+        if !self.allocator.is_placed() {
+            if frame.acquires.is_empty() {
+                return;
+            }
+            let uncertain = |acquire: &Acquire| AcquireAnswer {
+                pool: acquire.pool.clone(),
+                seq: acquire.seq,
+                outcome: AcquireOutcome::ClockUncertain { retry_ms: 1_000 },
+            };
+            let answers = frame.acquires.iter().map(uncertain).collect();
+            let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(self.version) };
+            self.transmit(sending.agent, &Event::AnswerArrives { sending, answer });
+            return;
+        }
         let (holder, incarnation) = (&frame.holder, frame.incarnation);
         let mut commands: Vec<Command> = frame
             .settles
@@ -271,7 +291,7 @@ impl World {
 
     fn propose(&mut self, commands: Vec<Command>, reply: Option<Sending>) {
         let early = self.allocator.propose(self.now, commands, reply);
-        let wait = self.rng.random_range(1..=30);
+        let wait = self.rng.random_range(1..=COMMIT_MAX_MS);
         self.after(wait, Event::Commit { reign: self.allocator.reign });
         if let Some((outcomes, reply)) = early {
             self.answer(outcomes, reply);
@@ -280,7 +300,9 @@ impl World {
 
     fn commit(&mut self) {
         self.entries += 1;
-        let answered = self.allocator.commit();
+        let leader = self.allocator.leader().unwrap_or_default();
+        let follower = (leader + self.rng.random_range(1..REPLICAS)) % REPLICAS;
+        let answered = self.allocator.commit(self.now, follower);
         self.take_limits();
         if let Some((outcomes, reply)) = answered {
             self.answer(outcomes, reply);
@@ -331,7 +353,8 @@ impl World {
                     continue;
                 }
                 let delay = self.rng.random_range(0..=HEARTBEAT_DELAY_MAX_MS);
-                self.after(delay, Event::HeartbeatArrives { replica, stamp });
+                let reign = self.allocator.reign;
+                self.after(delay, Event::HeartbeatArrives { replica, reign, stamp });
             }
         }
         self.after(HEARTBEAT_MS, Event::Heartbeat);
@@ -339,7 +362,7 @@ impl World {
 
     /// A new bundle with this limit and window goes through the log, as every other command.
     fn publish(&mut self, limit: Tokens, window_ms: u64) {
-        if self.allocator.leader().is_none() {
+        if self.allocator.leader().is_none() || !self.allocator.is_placed() {
             return;
         }
         let active = self.allocator.ledger().map_or(0, |l| l.bundle_version().0);

@@ -96,6 +96,11 @@ fn a_spend_without_a_debit_is_caught() {
 }
 
 #[test]
+fn a_line_that_jumps_while_leases_are_out_is_caught() {
+    is_caught(Mutant::NoWait);
+}
+
+#[test]
 fn an_allocator_that_is_safe_and_grants_nothing_is_caught() {
     is_caught(Mutant::GrantsNothing);
 }

@@ -11,7 +11,7 @@ use rand::RngExt as _;
 use super::{Event, FRAME_DEADLINE_MS, HOLD_MS, World};
 use crate::agent::{AgentHost, Sending};
 use crate::clock::TrueTime;
-use crate::plan::{Mutant, RECOVERY_MS};
+use crate::plan::Mutant;
 
 /// An agent and what its shell would keep for it.
 pub(super) struct Hosted {
@@ -53,7 +53,7 @@ impl World {
                 }
                 Availability::Lost { .. } | Availability::UnknownPool if self.quiet_from.is_some() => {
                     self.checker.fail(format!(
-                        "dead: agent {agent} says {found:?} although faults stopped {RECOVERY_MS} ms ago"
+                        "dead: agent {agent} says {found:?} although the time to recover is over"
                     ));
                 }
                 _ => hosted.host.refused += 1,
@@ -77,7 +77,9 @@ impl World {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{} agent {agent} admits {cost} by {}", now.0, window.start));
         }
-        self.checker.admitted(window, cost, self.allocator.line_at(now), self.early_ms);
+        // Within the first reign the line has never been handed over, so nothing may be early.
+        let early_ms = if self.allocator.reign == 1 { 0 } else { self.early_ms };
+        self.checker.admitted(window, cost, self.allocator.line_at(now), early_ms);
         true
     }
 

@@ -5,7 +5,7 @@ use rand::RngExt as _;
 
 use super::{Event, World};
 use crate::allocator::REPLICAS;
-use crate::plan::{WINDOWS_MS, pick};
+use crate::plan::{Mutant, WINDOWS_MS, pick};
 
 /// One fault.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,7 @@ pub(super) enum Fault {
     Restart,
     WallJump,
     LimitChange,
+    Boot,
 }
 
 impl World {
@@ -25,6 +26,7 @@ impl World {
             (Fault::Restart, self.plan.restart_every_ms),
             (Fault::WallJump, self.plan.jump_every_ms),
             (Fault::LimitChange, self.plan.limit_change_every_ms),
+            (Fault::Boot, self.plan.boot_every_ms),
         ] {
             self.schedule_fault(fault, every);
         }
@@ -68,6 +70,17 @@ impl World {
                 }
                 self.publish(limit, length_ms);
             }
+            Fault::Boot => {
+                // One machine, or all of them.
+                let all = self.rng.random_bool(0.5);
+                let one = self.rng.random_range(0..REPLICAS);
+                for replica in (0..REPLICAS).filter(|replica| all || *replica == one) {
+                    self.allocator.boot(replica);
+                }
+                if all || self.allocator.leader() == Some(one) {
+                    self.leader_crash();
+                }
+            }
         }
         let every = match fault {
             Fault::LeaderCrash => self.plan.leader_crash_every_ms,
@@ -75,6 +88,7 @@ impl World {
             Fault::Restart => self.plan.restart_every_ms,
             Fault::WallJump => self.plan.jump_every_ms,
             Fault::LimitChange => self.plan.limit_change_every_ms,
+            Fault::Boot => self.plan.boot_every_ms,
         };
         self.schedule_fault(fault, every);
     }
@@ -88,7 +102,7 @@ impl World {
     }
 
     fn leader_crash(&mut self) {
-        if self.allocator.leader().is_none() || !self.allocator.is_placed() {
+        if self.allocator.leader().is_none() {
             return;
         }
         let survive = if self.rng.random_bool(0.5) { 0 } else { self.rng.random_range(1..=4) };
@@ -101,6 +115,10 @@ impl World {
     pub(super) fn elect(&mut self) {
         let next = self.rng.random_range(0..REPLICAS);
         let peer = (next + self.rng.random_range(1..REPLICAS)) % REPLICAS;
-        self.allocator.elect(self.now, next, peer);
+        if let Some(ms) = self.allocator.elect(self.now, next, peer) {
+            let wait = if self.plan.mutant == Mutant::NoWait { 0 } else { ms };
+            let at = self.allocator.after_at_leader(self.now, wait);
+            self.at(at, Event::Begin { reign: self.allocator.reign });
+        }
     }
 }
