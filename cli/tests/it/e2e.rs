@@ -125,7 +125,7 @@ async fn atlas_never_gets_more_than_its_limit_in_a_window_with_both_regions_floo
     // The leader dies while both regions ask.
     let rest = window_rest(&agents[0]).await;
     tokio::time::sleep(rest + Duration::from_millis(300)).await;
-    let leader = dev.leader(None).await.expect("somebody leads");
+    let leader = dev.leader(0).await.expect("somebody leads");
     let asking = {
         let (agents, tally) = (agents.clone(), Arc::clone(&tally));
         tokio::spawn(async move { flood(&agents, "third", 1_500, Duration::from_secs(8), &tally).await })
@@ -134,14 +134,14 @@ async fn atlas_never_gets_more_than_its_limit_in_a_window_with_both_regions_floo
     signal(leader.pid, "KILL");
     let died = Instant::now();
     let next = loop {
-        if let Some(view) = dev.leader(Some(leader.node.0)).await {
+        if let Some(view) = dev.leader(leader.term).await {
             break view;
         }
         assert!(died.elapsed() < PATIENCE, "no new leader");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     println!(
-        "leader {} was killed, {} leads {} ms later",
+        "replica {} was killed, replica {} leads {} ms later",
         leader.node,
         next.node,
         died.elapsed().as_millis()
@@ -151,7 +151,6 @@ async fn atlas_never_gets_more_than_its_limit_in_a_window_with_both_regions_floo
     println!("{tally:?}");
     assert_within_limit(&tally);
     assert!(tally.undecided_with.iter().all(|held| *held == 0), "503 although tokens were held: {tally:?}");
-    assert!(next.term > leader.term);
 
     // The books agree.
     let pools = dev.json(&["pools", "--all", "--tenant", "atlas", "-o", "json"]);

@@ -75,15 +75,15 @@ impl Dev {
         leasehold(&self.folder).args(args).output().unwrap()
     }
 
-    /// The replica that is leader according to itself, and its process id.
-    pub(crate) async fn leader(&self, except: Option<u64>) -> Option<ClusterView> {
+    /// The replica that leads in a later term than `after`, according to itself.
+    pub(crate) async fn leader(&self, after: u64) -> Option<ClusterView> {
         let http = reqwest::Client::builder().timeout(Duration::from_millis(300)).no_proxy().build().unwrap();
-        for node in (1..=3).filter(|node| Some(*node) != except) {
-            let url = format!("http://127.0.0.1:{}/v1/cluster", u64::from(self.port_base) + node);
+        for node in 1..=3 {
+            let url = format!("http://127.0.0.1:{}/v1/cluster", self.port_base + node);
             let Ok(answer) = http.get(url).send().await else { continue };
             if let Ok(view) = answer.json::<ClusterView>().await
                 && view.state == "leader"
-                && Some(view.node.0) != except
+                && view.term > after
             {
                 return Some(view);
             }
