@@ -222,6 +222,11 @@ pub(crate) enum BundleCommand {
         /// The source, YAML or JSON; `-` reads standard input
         file: PathBuf,
     },
+    /// Make the publisher's signing key if there is none, and print its public half for `trusted_keys`
+    Key {
+        /// Where the private key is kept; only its owner can read it
+        file: PathBuf,
+    },
     /// Print a released bundle's content
     Show {
         /// Its version [default: the newest]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use leasehold_transport::files;
 use leasehold_transport::secret::Secret;
 
 use crate::args::{DemoArgs, DevArgs, Layers, Output};
@@ -128,7 +129,7 @@ impl Fleet {
             }
             // Only for other commands to read; without it they fall back to the default ports.
             let text = serde_json::to_vec_pretty(&*record).unwrap_or_default();
-            if let Err(e) = replace(&file, &text) {
+            if let Err(e) = files::replace(&file, &text) {
                 tracing::warn!(error = %e, "dev.json cannot be written");
             }
         };
@@ -199,7 +200,7 @@ fn policy_file(args: &DevArgs, dir: &Path) -> anyhow::Result<PathBuf> {
     }
     let path = dir.join("policy.yaml");
     if !path.exists() {
-        replace(&path, NORTHSTAR.as_bytes())?;
+        files::replace(&path, NORTHSTAR.as_bytes())?;
     }
     Ok(path)
 }
@@ -220,13 +221,6 @@ fn token(path: &Path) -> anyhow::Result<Secret> {
     writeln!(file, "{token}")?;
     file.sync_all()?;
     Ok(Secret::new(token))
-}
-
-/// Written aside and renamed: a reader finds the old content or the new.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let aside = path.with_extension("new");
-    fs::write(&aside, bytes)?;
-    fs::rename(aside, path)
 }
 
 #[cfg(test)]

@@ -1,14 +1,9 @@
 //! The publisher's two clocks: what the core takes as values.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use leasehold_protocol::{LedgerTime, LocalTime};
-
-/// The wall clock: for times of issue and the expiry of overrides.
-pub(crate) fn wall_now() -> LedgerTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    LedgerTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
+use leasehold_protocol::LocalTime;
+pub(crate) use leasehold_transport::clock::wall_now;
 
 /// A clock that never steps, for waits.
 #[derive(Debug, Clone, Copy)]

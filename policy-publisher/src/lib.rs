@@ -15,10 +15,12 @@ mod state;
 mod store;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use leasehold_protocol::publish::PublicKey;
 use leasehold_rollout::Rollout;
 use leasehold_transport::client::{ClientError, HttpClient, LeaderClient};
 use leasehold_transport::health::Metrics;
@@ -67,6 +69,11 @@ pub enum RunError {
     /// Serving ended by itself.
     #[error("serving: {0}")]
     Serve(#[from] std::io::Error),
+}
+
+/// Makes the signing key in `path` if there is none, readable by its owner alone, and returns its public half.
+pub fn make_key(path: &Path) -> Result<PublicKey, KeyFileError> {
+    Ok(Key::open_or_create(path)?.public())
 }
 
 /// Runs a publisher until `shutdown`.

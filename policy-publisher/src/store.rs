@@ -8,12 +8,13 @@
 //! An envelope is durable before the entry that names it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use leasehold_protocol::envelope::ENVELOPE_BYTES_MAX;
 use leasehold_rollout::Release;
 use leasehold_rollout::rollout::{Entry, Record, ReplayError};
+use leasehold_transport::files;
 
 /// The largest journal that is read, in bytes.
 const JOURNAL_LEN_MAX: u64 = 16 * 1024 * 1024;
@@ -97,7 +98,7 @@ impl Store {
 
     /// Makes an envelope durable under its name.
     pub(crate) fn keep(&self, release: &Release, envelope: &[u8]) -> io::Result<()> {
-        replace(&self.path_of(release), envelope)
+        files::replace(&self.path_of(release), envelope)
     }
 
     /// The exact bytes of a kept envelope.
@@ -165,31 +166,12 @@ fn read_journal(path: &Path) -> Result<Vec<Entry>, StoreError> {
 /// Replaces the journal by the shortest one for `record`, and opens it for more.
 fn rewrite(path: &Path, record: &Record) -> io::Result<(File, usize)> {
     let entries = record.entries();
-    replace(path, &lines(&entries)?)?;
+    files::replace(path, &lines(&entries)?)?;
     Ok((OpenOptions::new().append(true).open(path)?, entries.len()))
 }
 
-/// Replaces `path` by `bytes`: a reader finds the old content or the new, never a part, whatever happens.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let aside = PathBuf::from(aside);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&aside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&aside, path)?;
-    File::open(folder)?.sync_all()
-}
-
 fn read(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(len_max.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > len_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {len_max} bytes")));
-    }
-    Ok(bytes)
+    files::read(path, len_max)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
 #[cfg(test)]

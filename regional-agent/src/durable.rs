@@ -1,39 +1,11 @@
-//! Small files that survive a power cut whole: written aside, synced, renamed, and the folder synced.
+//! The agent's folder: one user at a time, and a higher number for each life.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use leasehold_protocol::Incarnation;
-
-/// Replaces `path` by `bytes`: a reader finds the old content or the new, never a part.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let aside = PathBuf::from(aside);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&aside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&aside, path)?;
-    File::open(folder)?.sync_all()
-}
-
-/// The content of `path`, `None` if it does not exist; an error if it is larger than `len_max` bytes.
-pub(crate) fn read(path: &Path, len_max: u64) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let mut bytes = Vec::new();
-    file.take(len_max.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > len_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {len_max} bytes")));
-    }
-    Ok(Some(bytes))
-}
+use leasehold_transport::files::{read, replace};
 
 /// A folder that this process alone uses while the value lives.
 #[derive(Debug)]
@@ -101,15 +73,5 @@ mod tests {
         assert_eq!(DataDir::open(folder.path()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);
         assert!(DataDir::open(folder.path()).is_ok());
-    }
-
-    #[test]
-    fn a_file_larger_than_its_bound_is_not_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x");
-        assert!(read(&path, 3).unwrap().is_none());
-        replace(&path, b"abc").unwrap();
-        assert_eq!(read(&path, 3).unwrap().unwrap(), b"abc");
-        assert!(read(&path, 2).is_err());
     }
 }

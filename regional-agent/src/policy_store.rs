@@ -5,8 +5,9 @@ use std::io;
 use leasehold_protocol::BundleVersion;
 use leasehold_protocol::envelope::{ENVELOPE_BYTES_MAX, Envelope, EnvelopeError, TrustedKeys, digest};
 use leasehold_protocol::policy::{BundleError, CheckedBundle};
+use leasehold_transport::files;
 
-use crate::durable::{self, DataDir};
+use crate::durable::DataDir;
 
 const BUNDLE_FILE: &str = "bundle.json";
 const FLOOR_FILE: &str = "bundle.floor";
@@ -82,7 +83,7 @@ impl PolicyStore {
     /// The store in `dir`, and the bundle in it if it is whole and verifies. One that is torn, or signed by keys that
     /// are trusted no longer, is left where it is, said loudly, and fetched again.
     pub(crate) fn open(dir: DataDir, keys: &TrustedKeys) -> io::Result<(Self, Option<VerifiedBundle>)> {
-        let floor = match durable::read(&dir.file(FLOOR_FILE), 32)? {
+        let floor = match files::read(&dir.file(FLOOR_FILE), 32)? {
             None => 0,
             Some(bytes) => String::from_utf8_lossy(&bytes).trim().parse().unwrap_or_else(|e| {
                 tracing::warn!(error = %e, "the stored version floor is unreadable; the stored bundle's version stands in");
@@ -90,7 +91,7 @@ impl PolicyStore {
             }),
         };
         let mut store = Self { dir, floor: BundleVersion(floor) };
-        let stored = durable::read(&store.dir.file(BUNDLE_FILE), ENVELOPE_BYTES_MAX as u64);
+        let stored = files::read(&store.dir.file(BUNDLE_FILE), ENVELOPE_BYTES_MAX as u64);
         let bytes = match stored {
             Ok(None) => return Ok((store, None)),
             Ok(Some(bytes)) => bytes,
@@ -123,9 +124,9 @@ impl PolicyStore {
 
     /// Makes the bundle and the floor under it durable, before the first decision by it.
     pub(crate) fn keep(&mut self, verified: &VerifiedBundle) -> io::Result<()> {
-        durable::replace(&self.dir.file(BUNDLE_FILE), &verified.envelope)?;
+        files::replace(&self.dir.file(BUNDLE_FILE), &verified.envelope)?;
         let floor = self.floor.max(verified.bundle.version);
-        durable::replace(&self.dir.file(FLOOR_FILE), format!("{floor}\n").as_bytes())?;
+        files::replace(&self.dir.file(FLOOR_FILE), format!("{floor}\n").as_bytes())?;
         self.floor = floor;
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! HTTP as every role speaks it: listeners, bearer tokens, problem documents, health, metrics, clients, logs.
+//! What every role shares: HTTP (listeners, bearer tokens, problem documents, health, metrics, clients), logs, the
+//! host's clocks and small durable files.
 //!
 //! Shared by the shells alone; it knows no limit, lease or rule, and no core depends on it
 //! (docs/decisions/0004-one-transport-crate.md).
@@ -6,6 +7,7 @@
 pub mod auth;
 pub mod client;
 pub mod clock;
+pub mod files;
 pub mod health;
 pub mod listen;
 pub mod problem;

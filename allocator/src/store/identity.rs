@@ -1,10 +1,11 @@
 //! Whose directory it is: a plain file, read before anything is opened, so that a foreign directory stays untouched.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use leasehold_protocol::NodeId;
+use leasehold_transport::files;
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
@@ -81,14 +82,8 @@ pub(crate) fn admit(dir: &Path, ours: &Identity) -> Result<(), StoreError> {
     }
 }
 
-/// Written aside, synced and renamed: there is a whole identity or none.
+/// There is a whole identity or none.
 fn claim(dir: &Path, ours: &Identity) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let aside = dir.join("identity.json.new");
-    let mut file = File::create(&aside)?;
-    file.write_all(&serde_json::to_vec_pretty(ours)?)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&aside, dir.join(FILE))?;
-    File::open(dir)?.sync_all()
+    files::replace(&dir.join(FILE), &serde_json::to_vec_pretty(ours)?)
 }

@@ -19,8 +19,19 @@ pub(crate) async fn run(command: BundleCommand, layers: &Layers, output: Output)
     match command {
         BundleCommand::Publish { file } => send(&target, "/v1/bundles", &file, output).await,
         BundleCommand::Validate { file } => send(&target, "/v1/bundles:validate", &file, output).await,
+        BundleCommand::Key { file } => key(&file, output),
         BundleCommand::Show { version } => show(&target, version).await,
     }
+}
+
+/// Makes a signing key where there is none, and prints its public half.
+fn key(file: &Path, output: Output) -> anyhow::Result<bool> {
+    let public = leasehold_publisher::make_key(file)?;
+    match output {
+        Output::Json => output::json(&public)?,
+        Output::Table => output::print(&format!("{}\n", public.public_key)),
+    }
+    Ok(true)
 }
 
 /// Sends a source and prints what came of it.
