@@ -73,8 +73,15 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
 }
 
+/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
+pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
+
 /// Runs a replica until `shutdown`.
-pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+    Box::pin(live(settings, shutdown))
+}
+
+async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     settings.check()?;
     let keys = trusted_keys(&settings)?;
     let token = settings.admin_token.clone();

@@ -77,9 +77,12 @@ pub fn make_key(path: &Path) -> Result<PublicKey, KeyFileError> {
 }
 
 /// Runs a publisher until `shutdown`.
-pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
-    Publisher::bind(settings).await?.serve(shutdown).await
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+    Box::pin(async move { Publisher::bind(settings).await?.serve(shutdown).await })
 }
+
+/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
+pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 
 /// A publisher that has its key, its store and its listener, and serves nobody yet.
 #[derive(Debug)]

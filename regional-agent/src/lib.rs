@@ -68,8 +68,15 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
 }
 
+/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
+pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
+
 /// Runs an agent until `shutdown`; then it gives back the tokens that it has not spent.
-pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+    Box::pin(live(settings, shutdown))
+}
+
+async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     settings.check()?;
     let keys = trusted_keys(&settings)?;
     let in_dir = |source| RunError::DataDir { path: settings.data_dir.clone(), source };
