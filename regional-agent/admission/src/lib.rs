@@ -13,6 +13,8 @@ pub mod policy;
 pub mod request;
 pub mod source;
 mod standing;
+#[cfg(test)]
+mod tests;
 pub mod verdict;
 
 pub use admission::{Admission, ParseError};
