@@ -42,7 +42,11 @@ pub(crate) async fn run(agent: Arc<Agent>, leader: LeaderClient, stop: impl Futu
             () = tokio::time::sleep_until(sleep) => input = LeaseInput::Tick,
         }
     }
-    drain(&agent, &leader).await;
+    if timeout(DRAIN_DEADLINE, drain(&agent, &leader, sendings)).await.is_err() {
+        tracing::warn!(
+            "the allocator did not take the unspent tokens back in time; they end with their window"
+        );
+    }
 }
 
 /// One step; true if it asked for anything.
@@ -108,19 +112,21 @@ fn note_failure(error: &ClientError) {
     tracing::debug!(error = %error, "a lease frame failed");
 }
 
-/// Gives back what was not spent, as far as the deadline allows; the rest runs out with its window.
-async fn drain(agent: &Arc<Agent>, leader: &LeaderClient) {
-    let effects = agent.admission().leases_mut().step(local_now(), LeaseInput::Drain);
-    let mut sendings = JoinSet::new();
-    for effect in effects.then {
-        if let LeaseEffect::Send { frame_id, frame } = effect {
-            sendings.spawn(send(Arc::clone(agent), leader.clone(), frame_id, frame));
+/// Gives back what was not spent; the rest runs out with its window. Twice: what was on its way when the agent was
+/// stopped is there by the second time.
+async fn drain(agent: &Arc<Agent>, leader: &LeaderClient, mut sendings: JoinSet<LeaseInput>) {
+    for _ in 0..2 {
+        let effects = agent.admission().leases_mut().step(local_now(), LeaseInput::Drain);
+        for effect in effects.then {
+            if let LeaseEffect::Send { frame_id, frame } = effect {
+                sendings.spawn(send(Arc::clone(agent), leader.clone(), frame_id, frame));
+            }
         }
-    }
-    let all = async { while sendings.join_next().await.is_some() {} };
-    if timeout(DRAIN_DEADLINE, all).await.is_err() {
-        tracing::warn!(
-            "the allocator did not take the unspent tokens back in time; they end with their window"
-        );
+        while let Some(done) = sendings.join_next().await {
+            if let Ok(answer) = done {
+                // Nothing is asked for any more, so what this step would send is not sent.
+                let _ = agent.admission().leases_mut().step(local_now(), answer);
+            }
+        }
     }
 }

@@ -111,8 +111,11 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     let policy = tokio::spawn(PolicyLoop::new(Arc::clone(&agent), polls, keys, store).run());
     let sweeps = tokio::spawn(sweep(Arc::clone(&agent)));
     let served = listen::serve(listener, http::router(&agent, metrics), shutdown).await;
-    policy.abort();
-    sweeps.abort();
+    for task in [policy, sweeps] {
+        task.abort();
+        // Waited for, since the data directory stays locked until the follower is gone.
+        drop(task.await);
+    }
     // Requests are answered by now, so what is held is not needed any more.
     drop(stop_leasing);
     if let Err(e) = leases.await {

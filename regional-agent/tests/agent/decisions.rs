@@ -1,0 +1,126 @@
+//! What gateways see.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::peers::{Agent, Peers, ask};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_request_is_held_until_its_tokens_arrive_and_is_admitted() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let agent = peers.agent("eu", folder.path()).await;
+    agent.until_version(1).await;
+    let (status, decision) = agent.admit(&ask("checkout")).await;
+    assert_eq!((status, &decision["mode"], &decision["denied_by"]), (200, &json!("normal"), &Value::Null));
+    assert_eq!(decision["limits"][0]["limit"], 1_000, "the limit of all regions, not a share");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_regions_asked_three_thousand_times_at_once_admit_the_limit_and_not_one_more() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let agents = [peers.agent("eu", folder.path()).await, peers.agent("us", folder.path()).await];
+    for agent in &agents {
+        agent.until_version(1).await;
+    }
+    let agents = Arc::new(agents);
+    let mut asking = JoinSet::new();
+    for worker in 0..60 {
+        let agents: Arc<[Agent; 2]> = Arc::clone(&agents);
+        asking.spawn(async move {
+            let mut answers = Vec::new();
+            for _ in 0..50 {
+                answers.push(agents[worker % 2].admit(&ask("checkout")).await);
+            }
+            answers
+        });
+    }
+    let mut admitted = 0;
+    for (status, answer) in asking.join_all().await.into_iter().flatten() {
+        match status {
+            200 => admitted += 1,
+            429 => assert!(answer["retry_after_ms"].as_u64().unwrap() > 0, "{answer}"),
+            other => panic!("{other}: {answer}"),
+        }
+    }
+    assert!((950..=1_000).contains(&admitted), "{admitted} were admitted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_takes_433_ms_refuses_softly_at_first_and_is_hidden_by_prefetch_afterwards() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    peers.allocator.set_mood(crate::peers::Mood::Slow(433));
+    let mut settings = peers.settings("eu", folder.path());
+    settings.frame_deadline_ms = 2_000;
+    let agent = Agent::start(settings).await;
+    agent.until_version(1).await;
+    let (status, answer) = agent.admit(&ask("checkout")).await;
+    assert_eq!((status, &answer["denied_by"]), (429, &json!("P-TENANT")), "{answer}");
+    let mut statuses = Vec::new();
+    for _ in 0..100 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        statuses.push(agent.admit(&ask("checkout")).await.0);
+    }
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    let late = &statuses[60..];
+    assert!(late.iter().filter(|status| **status == 200).count() >= 38, "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_answered_in_order_and_slots_are_released_once() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let agent = peers.agent("eu", folder.path()).await;
+    agent.until_version(1).await;
+    let mut requests: Vec<Value> = (0..4).map(|_| serde_json::to_value(ask("export")).unwrap()).collect();
+    requests.push(json!({"route": "nowhere"}));
+    requests.push(serde_json::to_value(ask("catalog")).unwrap());
+    let (status, answer) = agent.post("/v1/admit:batch", &json!({"requests": requests})).await;
+    assert_eq!(status, 200);
+    let statuses: Vec<u64> =
+        answer["results"].as_array().unwrap().iter().map(|r| r["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 400, 200]);
+    let id = &answer["results"][0]["body"]["decision_id"];
+    let body = json!({"decision_id": id});
+    assert_eq!(agent.post("/v1/heartbeat", &body).await.1["held"], true);
+    assert_eq!(agent.post("/v1/release", &body).await.1["held"], true);
+    assert_eq!(agent.post("/v1/release", &body).await.1["held"], false);
+    assert_eq!(agent.post("/v1/heartbeat", &body).await.1["held"], false);
+    assert_eq!(agent.admit(&ask("export")).await.0, 200);
+    let many: Vec<Value> = vec![json!({"route": "catalog"}); 1_001];
+    let (status, problem) = agent.post("/v1/admit:batch", &json!({"requests": many})).await;
+    assert_eq!((status, &problem["errors"][0]["field"]), (400, &json!("requests")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_input_is_a_problem_that_names_the_field_and_a_refusal_says_when_to_come_back() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let agent = peers.agent("eu", folder.path()).await;
+    agent.until_version(1).await;
+    for (body, word) in [
+        (json!({"tenant": "atlas", "route": "catalog", "colour": 1}), "colour"),
+        (json!({"tenant": "atlas"}), "route"),
+        (json!({"tenant": "atlas", "route": "catalog", "cost": -1}), "-1"),
+        (json!({"tenant": "atlas", "route": "catalog", "cost": 1.5}), "1.5"),
+        (json!({"tenant": "atlas", "route": "catalog", "cost": 0}), "cost"),
+        (json!({"tenant": "zeta", "route": "catalog"}), "tenant"),
+        (json!({"route": "catalog"}), "tenant"),
+        (json!([]), "expected"),
+    ] {
+        let (status, problem) = agent.post("/v1/admit", &body).await;
+        assert_eq!(status, 400, "{body}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(word), "{body}: {problem}");
+    }
+    for _ in 0..3 {
+        assert_eq!(agent.admit(&ask("export")).await.0, 200);
+    }
+    let refused = agent.raw("/v1/admit", &serde_json::to_value(ask("export")).unwrap()).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(refused.headers()["ratelimit"].to_str().unwrap().contains("\"P-EXPORT\";r=0"));
+    let body: Value = refused.json().await.unwrap();
+    assert_eq!(body["denied_by"], "P-EXPORT");
+    assert_eq!(seconds, body["retry_after_ms"].as_u64().unwrap().div_ceil(1_000));
+}
