@@ -1,9 +1,9 @@
 //! The allocator: Raft replicas that own every pool.
 //!
 //! The shell around [`leasehold_ledger`]: it owns Raft, the disk, the sockets and the clocks of one replica, and decides
-//! nothing about tokens. Requests become commands, many commands one log entry ([`proposer`]); an entry is durable on a
-//! majority before any of its outcomes leaves ([`store`], [`machine`]); the leader draws the line that windows live on
-//! ([`reign`]).
+//! nothing about tokens. Requests become commands, many commands one log entry (`proposer`); an entry is durable on a
+//! majority before any of its outcomes leaves (`store`, `machine`); the leader draws the line that windows live on
+//! (`reign`).
 
 mod http;
 mod machine;
