@@ -20,12 +20,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_protocol::envelope::{KeyError, TrustedKeys, parse_public_key};
+use leasehold_protocol::envelope::{KeyError, TrustedKeys};
 use leasehold_transport::client::{ClientError, HttpClient};
-use leasehold_transport::clock::boot_id;
+use leasehold_transport::clock::{boot_id, local_now};
 use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
-use leasehold_transport::shutdown::Shutdown;
+use leasehold_transport::settings::SettingError;
+use leasehold_transport::shutdown::{RoleFuture, Shutdown};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::impls::BasicNode;
 use openraft::{Config, SnapshotPolicy};
@@ -37,7 +38,7 @@ use crate::network::Network;
 use crate::node::Node;
 use crate::proposer::{Bounds, Proposer, Reigning};
 use crate::reign::{Keeper, Line};
-pub use crate::settings::{Member, SettingError, Settings};
+pub use crate::settings::{Member, Settings};
 pub use crate::store::StoreError;
 use crate::store::{Identity, Store};
 use crate::types::Raft;
@@ -73,17 +74,14 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
 }
 
-/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
-pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
-
 /// Runs a replica until `shutdown`.
-pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture<RunError> {
     Box::pin(live(settings, shutdown))
 }
 
 async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     settings.check()?;
-    let keys = trusted_keys(&settings)?;
+    let keys = TrustedKeys::parse(&settings.trusted_keys, settings.trusted_threshold)?;
     let token = settings.admin_token.clone();
     let http = HttpClient::new(token.clone(), CALL_DEADLINE)?;
     let listener = listen::bind(&Listen { addr: settings.listen, admin_token: token }).await?;
@@ -117,6 +115,7 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         proposer,
         keys,
         metrics: own.clone(),
+        started_at: local_now(),
         settings,
     });
     tracing::info!(node_id = %node.settings.node_id, listen = %node.settings.listen, "the replica starts");
@@ -140,12 +139,6 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     }
     tracing::info!(node_id = %node.settings.node_id, "the replica has stopped");
     served
-}
-
-fn trusted_keys(settings: &Settings) -> Result<TrustedKeys, KeyError> {
-    let keys =
-        settings.trusted_keys.iter().map(|text| parse_public_key(text)).collect::<Result<Vec<_>, _>>()?;
-    TrustedKeys::new(keys, settings.trusted_threshold)
 }
 
 fn raft_config(settings: &Settings) -> Result<Arc<Config>, RunError> {

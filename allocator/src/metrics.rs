@@ -91,7 +91,7 @@ impl AllocatorMetrics {
         to.register("allocator_sync_seconds", "Time spent in that", self.sync_seconds.clone());
         to.register(
             "allocator_stale_seconds",
-            "Since a quorum or the leader was heard; -1 if never",
+            "Since a quorum or the leader was heard, or since the start",
             self.stale_seconds.clone(),
         );
         to.register(
@@ -161,12 +161,7 @@ impl AllocatorMetrics {
         let stats = node.store.writer_stats();
         self.syncs.set(whole(stats.syncs.load(Ordering::Relaxed)));
         self.sync_seconds.set(Duration::from_micros(stats.sync_us.load(Ordering::Relaxed)).as_secs_f64());
-        let stale = node.stale_ms();
-        self.stale_seconds.set(if stale == u64::MAX {
-            -1.0
-        } else {
-            Duration::from_millis(stale).as_secs_f64()
-        });
+        self.stale_seconds.set(Duration::from_millis(node.stale_ms()).as_secs_f64());
         if let Some(line) = node.line.now() {
             let wall = leasehold_transport::clock::wall_now();
             let ahead = Duration::from_millis(line.ms_since(wall)).as_secs_f64();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_protocol::envelope::TrustedKeys;
-use leasehold_protocol::{Problem, ProblemKind};
+use leasehold_protocol::{LocalTime, Problem, ProblemKind};
+use leasehold_transport::clock::local_now;
 use leasehold_transport::health::Readiness;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::{Instant as _, RaftMetrics, ServerState};
@@ -26,6 +27,7 @@ pub(crate) struct Node {
     pub(crate) proposer: Proposer,
     pub(crate) keys: TrustedKeys,
     pub(crate) metrics: AllocatorMetrics,
+    pub(crate) started_at: LocalTime,
 }
 
 impl Node {
@@ -39,7 +41,8 @@ impl Node {
         self.settings.election_max_ms.saturating_mul(2)
     }
 
-    /// Ms since this replica was last sure to be up to date: a leader's quorum, a follower's leader.
+    /// Ms since this replica was last sure to be up to date: a leader's quorum, a follower's leader; since its start
+    /// if it never was.
     pub(crate) fn stale_ms(&self) -> u64 {
         let metrics = self.raft_metrics();
         let age = if metrics.state == ServerState::Leader {
@@ -47,7 +50,7 @@ impl Node {
         } else {
             self.line.heard_ms_ago()
         };
-        age.unwrap_or(u64::MAX)
+        age.unwrap_or_else(|| local_now().ms_since(self.started_at))
     }
 
     /// The base URL of the leader, if one is known and it is not this replica.

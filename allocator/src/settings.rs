@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use leasehold_protocol::NodeId;
 use leasehold_protocol::time::DRIFT_PPM_DEFAULT;
 use leasehold_transport::secret::Secret;
+use leasehold_transport::settings::{SettingError, some, within};
 use serde::{Deserialize, Serialize};
 
 /// The most members of a cluster.
@@ -18,7 +19,7 @@ const MEMBERS_MAX: usize = 9;
 pub struct Member {
     /// Its number; never given to another disk.
     pub node_id: NodeId,
-    /// Where the others and the agents reach it.
+    /// Where the others and the agents reach it: what a follower names when it is asked for the leader.
     pub url: String,
 }
 
@@ -32,8 +33,6 @@ pub struct Settings {
     pub cluster: String,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Where others reach it; its URL among the members if not given.
-    pub advertise_url: Option<String>,
     /// Where its log, vote and snapshots are.
     pub data_dir: PathBuf,
     /// The members at the cluster's formation. The one with the lowest number forms it.
@@ -72,7 +71,6 @@ impl Default for Settings {
             node_id: NodeId(1),
             cluster: "leasehold".to_owned(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7401)),
-            advertise_url: None,
             data_dir: PathBuf::from("leasehold-data/allocator"),
             members: vec![Member { node_id: NodeId(1), url: "http://127.0.0.1:7401".to_owned() }],
             admin_token: None,
@@ -92,40 +90,10 @@ impl Default for Settings {
     }
 }
 
-/// A setting that cannot be right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("setting `{field}` = {value}: {rule}")]
-pub struct SettingError {
-    /// Which.
-    pub field: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule it broke.
-    pub rule: String,
-}
-
 impl Settings {
-    /// Where others reach this replica.
-    pub fn own_url(&self) -> Option<&str> {
-        let own = self.members.iter().find(|member| member.node_id == self.node_id);
-        self.advertise_url.as_deref().or(own.map(|member| member.url.as_str()))
-    }
-
     /// The first setting that cannot be right, if any.
     pub fn check(&self) -> Result<(), SettingError> {
-        let refused =
-            |field, value: String, rule: &str| Err(SettingError { field, value, rule: rule.to_owned() });
-        let within = |field, value: u64, least: u64, most: u64| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(SettingError {
-                    field,
-                    value: value.to_string(),
-                    rule: format!("must be {least} to {most}"),
-                })
-            }
-        };
+        let refused = |field, value: String, rule: &str| Err(SettingError::new(field, value, rule));
         let ids: BTreeSet<NodeId> = self.members.iter().map(|member| member.node_id).collect();
         if ids.len() != self.members.len() {
             return refused("members", format!("{:?}", self.members), "no two members share a number");
@@ -137,9 +105,7 @@ impl Settings {
         if let Some(bad) = self.members.iter().find(|member| !member.url.starts_with("http://")) {
             return refused("members", bad.url.clone(), "a member's URL begins with http://");
         }
-        if self.trusted_keys.is_empty() {
-            return refused("trusted_keys", "none".to_owned(), "at least one is needed");
-        }
+        some("trusted_keys", self.trusted_keys.len())?;
         if self.cluster.is_empty() || self.cluster.len() > 64 {
             return refused("cluster", self.cluster.clone(), "must have 1 to 64 bytes");
         }
@@ -174,7 +140,6 @@ mod tests {
         assert_eq!(settings.check().unwrap_err().field, "members");
         let settings = Settings { members: vec![member(1), member(3)], ..settings };
         assert_eq!(settings.check(), Ok(()));
-        assert_eq!(settings.own_url(), Some("http://h3:1"));
         let settings = Settings { election_min_ms: 100, ..settings };
         assert_eq!(
             settings.check().unwrap_err().to_string(),

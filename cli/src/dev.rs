@@ -45,7 +45,7 @@ pub(crate) async fn run(args: &DevArgs, layers: &Layers) -> anyhow::Result<bool>
     plan.check_ports()?;
 
     let shutdown = until_signal(false)?;
-    let mut fleet = Fleet::new(plan, dir.clone(), token.clone());
+    let mut fleet = Fleet::new(plan, dir.clone(), policy, token.clone());
     let started = tokio::select! {
         started = fleet.start() => started,
         () = shutdown.wait() => Ok(()),
@@ -69,7 +69,6 @@ pub(crate) async fn run(args: &DevArgs, layers: &Layers) -> anyhow::Result<bool>
     }
     eprintln!("stopping");
     fleet.stop().await;
-    drop(fs::remove_file(dir.join(DEV_FILE)));
     Ok(true)
 }
 
@@ -77,6 +76,7 @@ pub(crate) async fn run(args: &DevArgs, layers: &Layers) -> anyhow::Result<bool>
 struct Fleet {
     plan: Plan,
     dir: PathBuf,
+    policy: PathBuf,
     token: Secret,
     children: Vec<Child>,
     record: Arc<Mutex<DevRecord>>,
@@ -84,7 +84,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn new(plan: Plan, dir: PathBuf, token: Secret) -> Self {
+    fn new(plan: Plan, dir: PathBuf, policy: PathBuf, token: Secret) -> Self {
         let roles = plan.roles().map(|role| RoleRecord {
             role: role.kind.to_owned(),
             name: role.name.clone(),
@@ -97,7 +97,7 @@ impl Fleet {
             admin_token_file: dir.join("admin.token"),
         };
         let record = Arc::new(Mutex::new(record));
-        Self { plan, dir, token, children: Vec::new(), record, is_ready: false }
+        Self { plan, dir, policy, token, children: Vec::new(), record, is_ready: false }
     }
 
     fn record(&self) -> DevRecord {
@@ -109,6 +109,7 @@ impl Fleet {
         let publisher = self.plan.publisher();
         self.spawn(publisher.clone(), &[])?;
         let key = ready::public_key(&publisher.url, &self.token, &mut self.children, READY_DEADLINE).await?;
+        ready::check_policy(&publisher.url, &self.token, &self.policy).await?;
         let others: Vec<plan::Role> = self.plan.roles().filter(|r| r.kind != "publisher").cloned().collect();
         for role in others {
             let trusted = format!("{}.trusted_keys=[\"{key}\"]", role.kind);
@@ -167,6 +168,8 @@ impl Fleet {
             }
             while stopping.join_next().await.is_some() {}
         }
+        // Left over, it would only send other commands to ports where nobody is.
+        drop(fs::remove_file(self.dir.join(DEV_FILE)));
     }
 }
 

@@ -26,7 +26,8 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    telemetry::init();
+    let is_role = matches!(cli.command, Command::Allocator(_) | Command::Publisher(_) | Command::Agent(_));
+    telemetry::init(if is_role { telemetry::ROLE } else { telemetry::COMMAND });
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -41,10 +42,34 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::from(DONE),
         Ok(false) => ExitCode::from(FAILED),
         Err(e) => {
-            eprintln!("leasehold: {e:#}");
-            ExitCode::from(if e.is::<ConfigError>() { USAGE } else { FAILED })
+            eprintln!("leasehold: {}", in_one_line(&e));
+            ExitCode::from(if is_usage(&e) { USAGE } else { FAILED })
         }
     }
+}
+
+/// An error with its causes, each said once.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said.extend([": ", &cause]);
+        }
+    }
+    said.replace('\n', " ")
+}
+
+/// True if what was asked for or set cannot be right, whatever the world is like.
+fn is_usage(error: &anyhow::Error) -> bool {
+    use leasehold_agent::RunError as Agent;
+    use leasehold_allocator::RunError as Allocator;
+    use leasehold_publisher::RunError as Publisher;
+    error.is::<ConfigError>()
+        || matches!(error.downcast_ref(), Some(Allocator::Setting(_) | Allocator::Key(_)))
+        || matches!(error.downcast_ref(), Some(Agent::Setting(_) | Agent::Key(_)))
+        || matches!(error.downcast_ref(), Some(Publisher::Setting(_)))
 }
 
 /// True if all went well; false if it was said already what did not.

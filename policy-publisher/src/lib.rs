@@ -25,7 +25,8 @@ use leasehold_rollout::Rollout;
 use leasehold_transport::client::{ClientError, HttpClient, LeaderClient};
 use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
-use leasehold_transport::shutdown::Shutdown;
+use leasehold_transport::settings::SettingError;
+use leasehold_transport::shutdown::{RoleFuture, Shutdown};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -35,7 +36,7 @@ use crate::key::Key;
 pub use crate::key::KeyFileError;
 use crate::metrics::PublisherMetrics;
 use crate::publish::{Publishing, Request};
-pub use crate::settings::{SettingError, Settings};
+pub use crate::settings::Settings;
 use crate::state::Shared;
 use crate::store::Store;
 pub use crate::store::StoreError;
@@ -77,12 +78,9 @@ pub fn make_key(path: &Path) -> Result<PublicKey, KeyFileError> {
 }
 
 /// Runs a publisher until `shutdown`.
-pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture<RunError> {
     Box::pin(async move { Publisher::bind(settings).await?.serve(shutdown).await })
 }
-
-/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
-pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 
 /// A publisher that has its key, its store and its listener, and serves nobody yet.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use leasehold_transport::secret::Secret;
+use leasehold_transport::settings::{SettingError, some, within};
 use serde::{Deserialize, Serialize};
 
 /// The publisher's settings.
@@ -44,18 +45,6 @@ impl Default for Settings {
     }
 }
 
-/// A setting that cannot be right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("setting `{field}` = {value}: {rule}")]
-pub struct SettingError {
-    /// Which.
-    pub field: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule it broke.
-    pub rule: String,
-}
-
 impl Settings {
     /// Where the signing key is.
     pub fn signing_key_path(&self) -> PathBuf {
@@ -64,21 +53,7 @@ impl Settings {
 
     /// The first setting that cannot be right, if any.
     pub fn check(&self) -> Result<(), SettingError> {
-        let within = |field, value: u64, least: u64, most: u64| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(SettingError {
-                    field,
-                    value: value.to_string(),
-                    rule: format!("must be {least} to {most}"),
-                })
-            }
-        };
-        if self.allocators.is_empty() {
-            let rule = "at least one is needed".to_owned();
-            return Err(SettingError { field: "allocators", value: "none".to_owned(), rule });
-        }
+        some("allocators", self.allocators.len())?;
         within("allocator_deadline_ms", self.allocator_deadline_ms, 1, 60_000)?;
         within("waiters_max", self.waiters_max as u64, 1, 1_000_000)
     }

@@ -142,6 +142,12 @@ impl TrustedKeys {
         Ok(Self { keys, threshold })
     }
 
+    /// As [`TrustedKeys::new`], from texts as [`parse_public_key`] reads them.
+    pub fn parse(texts: &[String], threshold: usize) -> Result<Self, KeyError> {
+        let keys = texts.iter().map(|text| parse_public_key(text)).collect::<Result<Vec<_>, _>>()?;
+        Self::new(keys, threshold)
+    }
+
     /// The payload's bytes, if enough distinct trusted keys signed them.
     pub fn open(&self, envelope: &Envelope) -> Result<Vec<u8>, EnvelopeError> {
         if envelope.payload_type != BUNDLE_PAYLOAD_TYPE {

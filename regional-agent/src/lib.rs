@@ -19,18 +19,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_protocol::envelope::{KeyError, TrustedKeys, parse_public_key};
+use leasehold_protocol::envelope::{KeyError, TrustedKeys};
 use leasehold_transport::client::{ClientError, HttpClient, LeaderClient};
 use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
-use leasehold_transport::shutdown::Shutdown;
+use leasehold_transport::settings::SettingError;
+use leasehold_transport::shutdown::{RoleFuture, Shutdown};
 
 use crate::clock::{local_now, wall_now};
 use crate::durable::DataDir;
 use crate::metrics::AgentMetrics;
 use crate::policy_loop::PolicyLoop;
 use crate::policy_store::{PolicyStore, VerifiedBundle};
-pub use crate::settings::{SettingError, Settings};
+pub use crate::settings::Settings;
 use crate::state::Agent;
 
 /// What a poll may take longer than the wait it asks for.
@@ -68,17 +69,14 @@ pub enum RunError {
     Serve(#[from] std::io::Error),
 }
 
-/// A role's whole life. Boxed, so that it is compiled here and not again by everybody who awaits it.
-pub type RoleFuture = std::pin::Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
-
 /// Runs an agent until `shutdown`; then it gives back the tokens that it has not spent.
-pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture {
+pub fn run(settings: Settings, shutdown: Shutdown) -> RoleFuture<RunError> {
     Box::pin(live(settings, shutdown))
 }
 
 async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     settings.check()?;
-    let keys = trusted_keys(&settings)?;
+    let keys = TrustedKeys::parse(&settings.trusted_keys, settings.trusted_threshold)?;
     let in_dir = |source| RunError::DataDir { path: settings.data_dir.clone(), source };
     let dir = DataDir::open(&settings.data_dir).map_err(in_dir)?;
     let incarnation = dir.next_incarnation(wall_now().0).map_err(in_dir)?;
@@ -123,12 +121,6 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     }
     tracing::info!(holder = %agent.holder, "the agent has stopped");
     Ok(served?)
-}
-
-fn trusted_keys(settings: &Settings) -> Result<TrustedKeys, KeyError> {
-    let keys =
-        settings.trusted_keys.iter().map(|text| parse_public_key(text)).collect::<Result<Vec<_>, _>>()?;
-    TrustedKeys::new(keys, settings.trusted_threshold)
 }
 
 fn activate_stored(agent: &Agent, stored: VerifiedBundle) {

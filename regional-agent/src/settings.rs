@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use leasehold_protocol::time::DRIFT_PPM_DEFAULT;
 use leasehold_protocol::{AgentId, Holder, RegionId};
 use leasehold_transport::secret::Secret;
+use leasehold_transport::settings::{SettingError, some, within};
 use serde::{Deserialize, Serialize};
 
 /// The longest agent name, in bytes: a decision id holds it, two numbers and two dashes in 64.
@@ -80,23 +81,10 @@ impl Default for Settings {
     }
 }
 
-/// A setting that cannot be right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("setting `{field}` = {value}: {rule}")]
-pub struct SettingError {
-    /// Which.
-    pub field: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule it broke.
-    pub rule: String,
-}
-
 impl Settings {
     /// Who holds the leases of an agent with these settings.
     pub fn holder(&self) -> Result<Holder, SettingError> {
-        let refused =
-            |value: &str, rule: String| SettingError { field: "agent", value: value.to_owned(), rule };
+        let refused = |value: &str, rule: String| SettingError::new("agent", value, rule);
         let agent = if let Some(agent) = &self.agent {
             agent.clone()
         } else {
@@ -111,25 +99,6 @@ impl Settings {
 
     /// The first setting that cannot be right, if any.
     pub fn check(&self) -> Result<(), SettingError> {
-        let within = |field, value: u64, least: u64, most: u64| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                let rule = format!("must be {least} to {most}");
-                Err(SettingError { field, value: value.to_string(), rule })
-            }
-        };
-        let some = |field, len: usize| {
-            if len > 0 {
-                Ok(())
-            } else {
-                Err(SettingError {
-                    field,
-                    value: "none".to_owned(),
-                    rule: "at least one is needed".to_owned(),
-                })
-            }
-        };
         self.holder()?;
         some("allocators", self.allocators.len())?;
         some("trusted_keys", self.trusted_keys.len())?;

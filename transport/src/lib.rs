@@ -12,5 +12,6 @@ pub mod health;
 pub mod listen;
 pub mod problem;
 pub mod secret;
+pub mod settings;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,6 +1,11 @@
-//! One signal that ends a role.
+//! A role's life, and the one signal that ends it.
+
+use std::pin::Pin;
 
 use tokio::sync::watch;
+
+/// A role's whole life. Boxed, so that it is compiled in the role's own crate and not again by everybody who awaits it.
+pub type RoleFuture<E> = Pin<Box<dyn Future<Output = Result<(), E>> + Send>>;
 
 /// Resolves once the role shall end. Clones see the same signal.
 #[derive(Debug, Clone)]

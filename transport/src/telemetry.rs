@@ -7,10 +7,14 @@ use tracing_subscriber::EnvFilter;
 /// The variable that sets the filter, such as `debug` or `leasehold_agent=trace,info`.
 pub const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
-/// Starts logging to standard error. A second call changes nothing. A filter that cannot be read is said so and
-/// replaced by `info`.
-pub fn init() {
-    let plain = "info,openraft=warn,sled=warn";
+/// The filter of a role.
+pub const ROLE: &str = "info,openraft=warn,sled=warn";
+/// The filter of an operator's command, whose output says all that matters.
+pub const COMMAND: &str = "warn";
+
+/// Starts logging to standard error by the variable's filter, else by `plain`. A second call changes nothing. A filter
+/// that cannot be read is said so and replaced by `plain`.
+pub fn init(plain: &str) {
     let asked = std::env::var(FILTER_VARIABLE).unwrap_or_else(|_| plain.to_owned());
     let (filter, fault) = match EnvFilter::try_new(&asked) {
         Ok(filter) => (filter, None),

@@ -84,11 +84,9 @@ impl Plan {
         let publisher_url = local(args.port_base + PUBLISHER_OFFSET);
 
         let allocators = (1..=REPLICAS)
-            .zip(&replica_urls)
-            .map(|(n, url)| {
+            .map(|n| {
                 let sets = vec![
                     format!("allocator.node_id={n}"),
-                    format!("allocator.advertise_url={}", quoted(url)),
                     format!("allocator.members=[{}]", members.join(", ")),
                 ];
                 role("allocator", n.to_string(), n, sets)

@@ -1,10 +1,11 @@
 //! Waits until every role works.
 
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::bail;
-use leasehold_protocol::admin::AgentStatus;
-use leasehold_protocol::publish::SigningKeys;
+use anyhow::{Context as _, bail};
+use leasehold_protocol::admin::{AgentStatus, PublisherStatus};
+use leasehold_protocol::publish::{SigningKeys, Validated};
 use leasehold_transport::client::HttpClient;
 use leasehold_transport::secret::Secret;
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use crate::target::{DevRecord, RoleRecord};
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const CALL_DEADLINE: Duration = Duration::from_secs(1);
+const VALIDATE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The body of `/readyz`.
 #[derive(Debug, Deserialize)]
@@ -42,6 +44,21 @@ pub(super) async fn public_key(
         look(children, deadline, || format!("the publisher is not ready: {why}"))?;
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// Says at once what is wrong with the first policy, where there is none yet: nobody could become ready with it.
+pub(crate) async fn check_policy(url: &str, token: &Secret, file: &Path) -> anyhow::Result<()> {
+    let http = HttpClient::new(Some(token.clone()), VALIDATE_DEADLINE)?;
+    let status: PublisherStatus = http.get(&format!("{url}/v1/status")).await?;
+    if status.released_version.0 > 0 {
+        return Ok(());
+    }
+    let source =
+        std::fs::read_to_string(file).with_context(|| format!("policy source {}", file.display()))?;
+    let validate = format!("{url}/v1/bundles:validate");
+    let valid = http.post_bytes::<Validated>(&validate, "application/yaml", source).await;
+    valid.with_context(|| format!("policy source {}", file.display()))?;
+    Ok(())
 }
 
 /// Returns once every role is ready and every agent enforces a policy.
