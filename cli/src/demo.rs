@@ -82,6 +82,7 @@ async fn draw(board: &Mutex<Board>, output: Output) {
         // A terminal that cannot be drawn on loses the picture; the traffic goes on.
         let _ = term.clear_last_lines(lines);
         let _ = term.write_line(&picture);
-        lines = picture.lines().count();
+        let width = usize::from(term.size().1).max(1);
+        lines = picture.lines().map(|line| console::measure_text_width(line).div_ceil(width).max(1)).sum();
     }
 }

@@ -12,7 +12,7 @@ use crate::output::time_of_day;
 /// The rule whose windows are drawn.
 pub(super) const DRAWN_RULE: &str = "P-TENANT";
 /// The width of a full bar, in characters.
-const BAR_WIDTH: u64 = 30;
+const BAR_WIDTH: u64 = 24;
 
 /// One tenant's window.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -165,14 +165,16 @@ impl Board {
             row.limit,
             shares.join(" + ")
         );
-        for (rule, count) in &row.refused {
-            let _ = write!(line, "  {rule} refused {count}");
-        }
+        let mut notes: Vec<String> =
+            row.refused.iter().map(|(rule, count)| format!("{rule} refused {count}")).collect();
         if row.undecided > 0 {
-            let _ = write!(line, "  undecided {}", row.undecided);
+            notes.push(format!("undecided {}", row.undecided));
         }
         if row.fallback > 0 {
-            let _ = write!(line, "  by fallback {}", row.fallback);
+            notes.push(format!("by fallback {}", row.fallback));
+        }
+        if !notes.is_empty() {
+            let _ = write!(line, "\n                {}", notes.join(", "));
         }
         line
     }
