@@ -5,6 +5,7 @@
 mod architecture;
 mod dependencies;
 mod dev;
+mod docs;
 mod e2e;
 mod metadata;
 mod product;
