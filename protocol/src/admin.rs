@@ -189,7 +189,7 @@ pub struct RuleExplanation {
     pub limit: String,
     /// Where the limit comes from.
     pub origin: Origin,
-    /// What is left at this agent now; `null` if nothing was counted yet or an identity is missing.
+    /// What is left at this agent now; `null` if it is unlimited or an identity is missing.
     pub remaining: Option<Tokens>,
     /// What stands in for it when it cannot be decided, in words.
     pub fallback: String,

@@ -2,7 +2,8 @@
 //!
 //! It owns every regional counter and every fallback bucket, and never evicts a live one: a counter leaves when it
 //! says nothing any more (a window that is over, a bucket that is full, no slot taken), because a missing counter
-//! means just that. When nothing can leave, a new key finds no room, and its rule cannot be decided.
+//! means just that. When nothing can leave, a new key finds no room, and its rule cannot be decided. Keys that name a
+//! source find room in half of it only: addresses cost a stranger nothing, and must not crowd out known tenants (D8).
 
 pub mod bucket;
 pub mod key;
@@ -12,7 +13,7 @@ pub mod window;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use leasehold_protocol::bundle::{Algorithm, Bundle, Fallback, Rule};
+use leasehold_protocol::bundle::{Algorithm, Bundle, Enforcement, Fallback, Rule};
 use leasehold_protocol::{DecisionId, LedgerTime, LocalTime, WindowLength};
 
 use self::bucket::{Bucket, BucketShape};
@@ -38,7 +39,7 @@ impl Counter {
     /// From when on the counter says nothing any more: an estimate that [`Counter::is_idle`] confirms.
     fn idle_from(&self, now: LocalTime, unix: LedgerTime) -> LocalTime {
         match self {
-            Self::Window(count, _) => now.saturating_add_ms(count.window().end.ms_since(unix)),
+            Self::Window(count, _) => now.saturating_add_ms(count.lasts_ms(unix, now)),
             Self::Bucket(bucket, shape) => {
                 now.saturating_add_ms(bucket.at(*shape, now).ms_until_full(*shape))
             }
@@ -48,7 +49,7 @@ impl Counter {
 
     fn is_idle(&self, now: LocalTime, unix: LedgerTime) -> bool {
         match self {
-            Self::Window(count, _) => count.window().end <= unix,
+            Self::Window(count, _) => count.is_over(unix, now),
             Self::Bucket(bucket, shape) => bucket.at(*shape, now).ms_until_full(*shape) == 0,
             Self::Slots(slots) => slots.last_expiry().is_none_or(|at| at <= now),
         }
@@ -74,10 +75,31 @@ struct Stored {
     due: (LocalTime, u64),
 }
 
+/// How many new entries find room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    any: usize,
+    sourced: usize,
+}
+
+impl Room {
+    /// Takes room for `n` entries of `key`; false if there is not as much, and then nothing is taken.
+    pub(crate) fn take(&mut self, key: &CounterKey, n: usize) -> bool {
+        let sourced = if key.source.is_some() { n } else { 0 };
+        let (Some(any), Some(rest)) = (self.any.checked_sub(n), self.sourced.checked_sub(sourced)) else {
+            return false;
+        };
+        *self = Self { any, sourced: rest };
+        true
+    }
+}
+
 /// The store. Its size is counters plus slots, never above its bound.
 #[derive(Debug)]
 pub struct Counters {
     len_max: usize,
+    /// Counters and slots whose key names a source.
+    sourced: usize,
     stored: BTreeMap<Arc<CounterKey>, Stored>,
     /// Each counter once, by a time at which it is not expected to be idle before. Corrected when it comes up.
     due: BTreeMap<(LocalTime, u64), Arc<CounterKey>>,
@@ -93,6 +115,7 @@ impl Counters {
     pub fn new(len_max: usize) -> Self {
         Self {
             len_max,
+            sourced: 0,
             stored: BTreeMap::new(),
             due: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -126,12 +149,31 @@ impl Counters {
         self.stored.get(key).map(|stored| &stored.counter)
     }
 
-    /// Makes room for `wanted` more entries by dropping idle counters; says how much room there is, up to `wanted`.
-    pub(crate) fn make_room(&mut self, now: LocalTime, unix: LedgerTime, wanted: usize) -> usize {
-        if self.len().saturating_add(wanted) > self.len_max {
+    /// Makes room for `wanted` more entries by dropping idle counters; says how much room there is.
+    pub(crate) fn make_room(&mut self, now: LocalTime, unix: LedgerTime, wanted: usize) -> Room {
+        let room = self.room();
+        if room.any.min(room.sourced) < wanted {
             self.sweep(now, unix, SWEEP_MAX);
         }
-        self.len_max.saturating_sub(self.len()).min(wanted)
+        self.room()
+    }
+
+    fn room(&self) -> Room {
+        let sourced_max = self.len_max.div_ceil(2);
+        Room {
+            any: self.len_max.saturating_sub(self.len()),
+            sourced: sourced_max.saturating_sub(self.sourced),
+        }
+    }
+
+    /// `n` entries of `key` came.
+    fn count_in(&mut self, key: &CounterKey, n: usize) {
+        self.sourced = self.sourced.saturating_add(if key.source.is_some() { n } else { 0 });
+    }
+
+    /// `n` entries of `key` left.
+    fn count_out(&mut self, key: &CounterKey, n: usize) {
+        self.sourced = self.sourced.saturating_sub(if key.source.is_some() { n } else { 0 });
     }
 
     /// A new counter or slot found no room.
@@ -150,6 +192,7 @@ impl Counters {
             let Some(stored) = self.stored.get(&key) else { continue };
             if stored.counter.is_idle(now, unix) {
                 self.stored.remove(&key);
+                self.count_out(&key, 1);
                 dropped += 1;
             } else {
                 let later = stored.counter.idle_from(now, unix).max(LocalTime(now.0.saturating_add(1)));
@@ -175,6 +218,7 @@ impl Counters {
             return;
         }
         let idle_from = counter.idle_from(now, unix);
+        self.count_in(&key, 1);
         let key = Arc::new(key);
         self.stored.insert(Arc::clone(&key), Stored { counter, due: (idle_from, 0) });
         self.enqueue(&key, idle_from);
@@ -183,8 +227,10 @@ impl Counters {
     /// Drops a key's expired slots.
     pub(crate) fn expire_slots(&mut self, key: &CounterKey, now: LocalTime) {
         let Some(Stored { counter: Counter::Slots(slots), .. }) = self.stored.get_mut(key) else { return };
-        for id in slots.expire(now) {
-            self.slots_len = self.slots_len.saturating_sub(1);
+        let gone = slots.expire(now);
+        self.slots_len = self.slots_len.saturating_sub(gone.len());
+        self.count_out(key, gone.len());
+        for id in gone {
             forget_slot(&mut self.slots, &id, key);
         }
     }
@@ -205,11 +251,12 @@ impl Counters {
         } else if let Some(Stored { counter: Counter::Slots(slots), .. }) = self.stored.get_mut(key) {
             slots.take(id.clone(), expires);
         }
-        let Some((key, _)) = self.stored.get_key_value(key) else { return };
+        let Some((stored_key, _)) = self.stored.get_key_value(key) else { return };
         let holding = self.slots.entry(id.clone()).or_default();
-        if !holding.contains(key) {
-            holding.push(Arc::clone(key));
+        if !holding.contains(stored_key) {
+            holding.push(Arc::clone(stored_key));
             self.slots_len = self.slots_len.saturating_add(1);
+            self.count_in(key, 1);
         }
     }
 
@@ -218,12 +265,12 @@ impl Counters {
         let mut held = false;
         for key in self.slots.remove(id).unwrap_or_default() {
             self.slots_len = self.slots_len.saturating_sub(1);
+            self.count_out(&key, 1);
             let Some(stored) = self.stored.get_mut(&key) else { continue };
             let Counter::Slots(slots) = &mut stored.counter else { continue };
             held |= slots.release(id, now);
             if slots.in_flight() == 0 {
-                self.due.remove(&stored.due);
-                self.stored.remove(&key);
+                self.remove(&key);
             }
         }
         held
@@ -249,31 +296,52 @@ impl Counters {
     }
 
     /// Takes the counters over to another bundle: those stay whose rule still has that id, key and kind of
-    /// algorithm. Levels are kept up to a new capacity, never refilled; used tokens and slots stay.
+    /// algorithm. Levels are kept up to a new capacity, never refilled; used tokens and slots stay. In place, since
+    /// requests wait meanwhile: what does not change is only looked at.
     pub fn migrate(&mut self, to: &Bundle, now: LocalTime, unix: LedgerTime) {
-        let all = std::mem::take(&mut self.stored);
-        self.due.clear();
-        for (key, Stored { counter, .. }) in all {
-            match to
-                .rule(&key.rule)
-                .filter(|rule| key.fits(rule))
-                .and_then(|rule| migrated(&counter, rule, key.purpose, now, unix))
-            {
-                Some(counter) => {
-                    let idle_from = counter.idle_from(now, unix);
-                    self.stored.insert(Arc::clone(&key), Stored { counter, due: (idle_from, 0) });
-                    self.enqueue(&key, idle_from);
+        let mut gone = Vec::new();
+        let mut moved = Vec::new();
+        let mut rule: Option<&Rule> = None;
+        for (key, stored) in &mut self.stored {
+            // Keys are sorted by rule.
+            if rule.is_none_or(|rule| rule.id != key.rule) {
+                rule = to.rule(&key.rule);
+            }
+            let Some(rule) = rule.filter(|rule| key.fits(rule)) else {
+                gone.push(Arc::clone(key));
+                continue;
+            };
+            match migrated(&stored.counter, rule, key.purpose, now, unix) {
+                Migrated::Kept => {}
+                Migrated::Changed(counter) => {
+                    moved.push((Arc::clone(key), stored.due, counter.idle_from(now, unix)));
+                    stored.counter = counter;
                 }
-                None => {
-                    if let Counter::Slots(slots) = counter {
-                        for id in slots.holders() {
-                            self.slots_len = self.slots_len.saturating_sub(1);
-                            forget_slot(&mut self.slots, id, &key);
-                        }
-                    }
-                }
+                Migrated::Gone => gone.push(Arc::clone(key)),
             }
         }
+        for (key, due, idle_from) in moved {
+            self.due.remove(&due);
+            self.enqueue(&key, idle_from);
+        }
+        for key in gone {
+            self.remove(&key);
+        }
+    }
+
+    /// Removes a counter, with its slots if it has any.
+    fn remove(&mut self, key: &CounterKey) {
+        let Some(stored) = self.stored.remove(key) else { return };
+        self.due.remove(&stored.due);
+        let mut entries = 1;
+        if let Counter::Slots(slots) = &stored.counter {
+            entries += slots.in_flight();
+            self.slots_len = self.slots_len.saturating_sub(slots.in_flight());
+            for id in slots.holders() {
+                forget_slot(&mut self.slots, id, key);
+            }
+        }
+        self.count_out(key, entries);
     }
 }
 
@@ -286,112 +354,36 @@ fn forget_slot(slots: &mut BTreeMap<DecisionId, Vec<Arc<CounterKey>>>, id: &Deci
     }
 }
 
-/// The counter as `rule` would count on with it, or `None` where it means something else now.
-fn migrated(
-    counter: &Counter,
-    rule: &Rule,
-    purpose: Purpose,
-    now: LocalTime,
-    unix: LedgerTime,
-) -> Option<Counter> {
-    use leasehold_protocol::bundle::Enforcement;
-    let regional = rule.enforcement == Enforcement::Regional;
+/// What becomes of a counter under another bundle.
+enum Migrated {
+    /// It counts on as it is.
+    Kept,
+    /// It counts on like this.
+    Changed(Counter),
+    /// It means something else now.
+    Gone,
+}
+
+fn migrated(counter: &Counter, rule: &Rule, purpose: Purpose, now: LocalTime, unix: LedgerTime) -> Migrated {
+    let is_regional = rule.enforcement == Enforcement::Regional;
     match (counter, rule.algorithm) {
-        (Counter::Bucket(bucket, old), _) => {
-            let new = shape_of(rule, purpose)?;
-            let kept = if *old == new { *bucket } else { bucket.reshaped(*old, new, now) };
-            Some(Counter::Bucket(kept, new))
+        (Counter::Bucket(bucket, old), _) => match shape_of(rule, purpose) {
+            None => Migrated::Gone,
+            Some(new) if new == *old => Migrated::Kept,
+            Some(new) => Migrated::Changed(Counter::Bucket(bucket.reshaped(*old, new, now), new)),
+        },
+        (Counter::Window(count, old), Algorithm::FixedWindow { window_ms, .. }) if is_regional => {
+            if *old == window_ms {
+                Migrated::Kept
+            } else {
+                let resized = count.resized(*old, window_ms, unix, now);
+                Migrated::Changed(Counter::Window(resized, window_ms))
+            }
         }
-        (Counter::Window(count, old), Algorithm::FixedWindow { window_ms, .. }) if regional => {
-            Some(Counter::Window(count.resized(*old, window_ms, unix), window_ms))
-        }
-        (Counter::Slots(slots), Algorithm::Concurrency { .. }) => Some(Counter::Slots(slots.clone())),
-        _ => None,
+        (Counter::Slots(_), Algorithm::Concurrency { .. }) => Migrated::Kept,
+        _ => Migrated::Gone,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use leasehold_protocol::{RuleId, Tokens};
-
-    const SHAPE: BucketShape =
-        BucketShape { capacity: Tokens(20), refill_tokens: Tokens(2), refill_ms: 1_000 };
-
-    fn key(name: &str) -> CounterKey {
-        CounterKey {
-            rule: RuleId::new("P-READ").unwrap(),
-            purpose: Purpose::Rule,
-            tenant: None,
-            principal: Some(name.into()),
-            source: None,
-        }
-    }
-
-    fn ms(ms: u64) -> LocalTime {
-        LocalTime::from_ms(ms)
-    }
-
-    fn spend(counters: &mut Counters, name: &str, now: LocalTime) -> bool {
-        let key = key(name);
-        if counters.get(&key).is_none() && counters.make_room(now, LedgerTime(0), 1) == 0 {
-            counters.note_refused();
-            return false;
-        }
-        let bucket = match counters.get(&key) {
-            Some(Counter::Bucket(bucket, _)) => bucket.at(SHAPE, now),
-            _ => Bucket::full(SHAPE, now),
-        };
-        let after = bucket.take(SHAPE, Tokens(1)).unwrap();
-        counters.put(key, Counter::Bucket(after, SHAPE), now, LedgerTime(0));
-        true
-    }
-
-    #[test]
-    fn at_the_bound_a_new_key_finds_no_room_until_a_counter_says_nothing_any_more() {
-        let mut counters = Counters::new(3);
-        for name in ["a", "b", "c"] {
-            assert!(spend(&mut counters, name, ms(0)));
-        }
-        assert!(spend(&mut counters, "c", ms(300)), "a known key needs no room");
-        assert!(!spend(&mut counters, "d", ms(499)));
-        assert_eq!((counters.len(), counters.refused()), (3, 1));
-        assert!(spend(&mut counters, "d", ms(500)), "a and b are full again");
-        assert_eq!(counters.len(), 2, "c and d: both full buckets left");
-        assert!(counters.get(&key("c")).is_some(), "a live counter is never evicted");
-    }
-
-    #[test]
-    fn more_keys_than_room_leave_memory_at_its_bound() {
-        let mut counters = Counters::new(100);
-        let mut now = 0;
-        for n in 0..20_000_u64 {
-            now += u64::from(n % 7 == 0);
-            spend(&mut counters, &n.to_string(), ms(now));
-            assert!(counters.len() <= 100);
-        }
-        assert!(counters.refused() > 0);
-        assert_eq!(counters.due.len(), counters.stored.len());
-        counters.sweep(ms(now + 500), LedgerTime(0), 1_000);
-        assert!(counters.is_empty());
-    }
-
-    #[test]
-    fn slots_count_towards_the_bound_and_leave_nothing_behind() {
-        let mut counters = Counters::new(10);
-        let id = |n: u32| DecisionId::new(format!("d-{n}")).unwrap();
-        for n in 0..3 {
-            counters.take_slot(&key("a"), &id(n), ms(1_000), ms(0), LedgerTime(0));
-        }
-        counters.take_slot(&key("b"), &id(0), ms(1_000), ms(0), LedgerTime(0));
-        assert_eq!(counters.len(), 2 + 4);
-        assert!(counters.release(&id(0), ms(1)), "both slots of the decision");
-        assert!(!counters.release(&id(0), ms(1)));
-        assert_eq!(counters.len(), 1 + 2);
-        assert!(counters.heartbeat(&id(1), ms(900), |_| Some(1_000)));
-        counters.sweep(ms(1_000), LedgerTime(0), 10);
-        assert_eq!(counters.len(), 1 + 1, "the one with a heartbeat stays");
-        counters.sweep(ms(1_900), LedgerTime(0), 10);
-        assert!(counters.is_empty() && counters.slots.is_empty() && counters.due.is_empty());
-    }
-}
+mod tests;

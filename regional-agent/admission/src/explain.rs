@@ -88,18 +88,20 @@ impl Admission {
                 Availability::UnknownPool => None,
             };
         }
-        match (self.counters.get(&key)?, rule.algorithm) {
-            (Counter::Window(count, _), Algorithm::FixedWindow { window_ms, .. }) => {
-                Some(tokens.saturating_sub(count.at(window_ms, unix).used()))
+        // A counter that is not stored has counted nothing.
+        match (self.counters.get(&key), rule.algorithm) {
+            (Some(Counter::Window(count, _)), Algorithm::FixedWindow { window_ms, .. }) => {
+                Some(tokens.saturating_sub(count.at(window_ms, unix, now).used()))
             }
-            (Counter::Bucket(bucket, _), _) => {
+            (Some(Counter::Bucket(bucket, _)), _) => {
                 shape_of(rule, Purpose::Rule).map(|shape| bucket.at(shape, now).tokens())
             }
-            (Counter::Slots(slots), _) => {
+            (Some(Counter::Slots(slots)), _) => {
                 let taken = u64::try_from(slots.in_flight_at(now)).unwrap_or(u64::MAX);
                 Some(tokens.saturating_sub(Tokens(taken)))
             }
-            _ => None,
+            (_, Algorithm::TokenBucket { capacity, .. }) => Some(capacity),
+            (_, Algorithm::FixedWindow { .. } | Algorithm::Concurrency { .. }) => Some(tokens),
         }
     }
 }

@@ -7,7 +7,7 @@ use leasehold_protocol::{LedgerTime, LocalTime, PoolKey, RuleId, Tokens, Window,
 use crate::counters::bucket::Bucket;
 use crate::counters::key::{CounterKey, Purpose};
 use crate::counters::window::WindowCount;
-use crate::counters::{Counter, Counters, shape_of};
+use crate::counters::{Counter, Counters, Room, shape_of};
 use crate::lease::{Availability, LeaseManager};
 use crate::policy::ActivePolicy;
 use crate::request::Request;
@@ -66,7 +66,7 @@ pub(crate) struct Judged {
     pub(crate) pool: Option<PoolKey>,
 }
 
-/// Reads rules. `room` is how many new counters and slots may still be created.
+/// Reads rules. `room` is what there is for new counters and slots.
 pub(crate) struct Reader<'a> {
     pub(crate) now: LocalTime,
     pub(crate) unix: LedgerTime,
@@ -74,7 +74,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) request: &'a Request,
     pub(crate) counters: &'a Counters,
     pub(crate) leases: &'a LeaseManager,
-    pub(crate) room: usize,
+    pub(crate) room: Room,
     pub(crate) refused: u64,
 }
 
@@ -118,12 +118,11 @@ impl Reader<'_> {
         Some(self.draw(key, shape).0)
     }
 
-    /// True if there is room for `n` more entries.
-    fn reserve(&mut self, n: usize) -> bool {
-        let room = self.room.checked_sub(n);
-        self.room = room.unwrap_or(self.room);
-        self.refused = self.refused.saturating_add(u64::from(room.is_none()));
-        room.is_some()
+    /// True if there is room for `n` more entries of `key`.
+    fn reserve(&mut self, key: &CounterKey, n: usize) -> bool {
+        let has_room = self.room.take(key, n);
+        self.refused = self.refused.saturating_add(u64::from(!has_room));
+        has_room
     }
 
     fn window(
@@ -134,11 +133,11 @@ impl Reader<'_> {
         length: WindowLength,
     ) -> (Standing, Option<LimitState>) {
         let stored = match self.counters.get(&key) {
-            Some(Counter::Window(count, _)) => Some(count.at(length, self.unix)),
+            Some(Counter::Window(count, _)) => Some(count.at(length, self.unix, self.now)),
             _ => None,
         };
-        let count = stored.unwrap_or_else(|| WindowCount::empty(length, self.unix));
-        let end_ms = count.ms_until_end(self.unix);
+        let count = stored.unwrap_or_else(|| WindowCount::empty(length, self.unix, self.now));
+        let end_ms = count.ms_until_end(self.unix, self.now);
         let state = |limit: Tokens, used: Tokens| LimitState {
             rule: rule.id.clone(),
             limit,
@@ -156,7 +155,7 @@ impl Reader<'_> {
                 );
             }
             Limit::Unlimited => {
-                let write = if stored.is_some() || self.reserve(1) {
+                let write = if stored.is_some() || self.reserve(&key, 1) {
                     Write::Put(key, Counter::Window(count.count(cost), length))
                 } else {
                     Write::None
@@ -165,9 +164,11 @@ impl Reader<'_> {
             }
             Limit::Limited { tokens } => tokens,
         };
-        let standing = match count.take(tokens, cost, self.unix) {
+        let standing = match count.take(tokens, cost, self.unix, self.now) {
             Err(wait) => Standing::deny(wait, spread_ms(length.as_ms())),
-            Ok(_) if stored.is_none() && !self.reserve(1) => Standing::Undecided(Condition::CountersFull),
+            Ok(_) if stored.is_none() && !self.reserve(&key, 1) => {
+                Standing::Undecided(Condition::CountersFull)
+            }
             Ok(after) => Standing::Pass {
                 write: Write::Put(key, Counter::Window(after, length)),
                 remaining: tokens.saturating_sub(after.used()),
@@ -201,7 +202,9 @@ impl Reader<'_> {
         let bucket = stored.unwrap_or_else(|| Bucket::full(shape, self.now));
         let standing = match bucket.take(shape, self.request.cost()) {
             Err(wait) => Standing::deny(wait, (wait / SPREAD_SHARE).clamp(100, SPREAD_MAX_MS)),
-            Ok(_) if stored.is_none() && !self.reserve(1) => Standing::Undecided(Condition::CountersFull),
+            Ok(_) if stored.is_none() && !self.reserve(&key, 1) => {
+                Standing::Undecided(Condition::CountersFull)
+            }
             Ok(after) => Standing::Pass {
                 write: Write::Put(key, Counter::Bucket(after, shape)),
                 remaining: after.tokens(),
@@ -236,13 +239,13 @@ impl Reader<'_> {
         match limit {
             Limit::Blocked => (Standing::deny(SLOT_RETRY_MS, SLOT_RETRY_MS), Some(state(Tokens::ZERO))),
             Limit::Unlimited => {
-                let write = if self.reserve(entries) { Write::Slot(key, expires) } else { Write::None };
+                let write = if self.reserve(&key, entries) { Write::Slot(key, expires) } else { Write::None };
                 (Standing::Pass { write, remaining: Tokens::MAX, reset_after_ms: None }, None)
             }
             Limit::Limited { tokens } if in_flight >= tokens => {
                 (Standing::deny(SLOT_RETRY_MS, SLOT_RETRY_MS), Some(state(tokens)))
             }
-            Limit::Limited { tokens } if !self.reserve(entries) => {
+            Limit::Limited { tokens } if !self.reserve(&key, entries) => {
                 (Standing::Undecided(Condition::CountersFull), Some(state(tokens)))
             }
             Limit::Limited { tokens } => {

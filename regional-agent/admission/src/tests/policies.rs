@@ -110,3 +110,81 @@ fn a_request_that_was_read_under_one_bundle_is_decided_by_the_next_as_a_whole() 
     world.activate(gone);
     assert!(matches!(world.admission.check(now, unix, &request, &id), Verdict::Invalid(_)));
 }
+
+#[test]
+fn explain_tells_what_is_left_before_anything_was_asked_and_after() {
+    let mut world = World::new();
+    let left = |world: &World, route: &str, user: Option<&str>| {
+        let mut asked = ask(route, "atlas", "");
+        asked.principal = user.map(str::to_owned);
+        let explained = world.admission.explain(world.now(), world.unix(), &asked).unwrap();
+        explained.rules.into_iter().map(|rule| rule.remaining.map(|t| t.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(left(&world, "export", Some("u")), [Some(3), Some(20), Some(0)], "no lease is held yet");
+    assert_eq!(left(&world, "export", None), [Some(3), None, Some(0)], "whose bucket?");
+    world.grant(50);
+    assert!(is_allowed(&world.check(ask("export", "atlas", "u"))));
+    assert_eq!(left(&world, "export", Some("u")), [Some(2), Some(10), Some(40)]);
+    let before = format!("{:?}", world.admission.counters());
+    let _ = left(&world, "catalog", Some("u"));
+    assert_eq!(format!("{:?}", world.admission.counters()), before, "explaining changes nothing");
+}
+
+#[test]
+fn a_slot_is_given_back_although_its_rule_is_gone_and_one_of_a_kept_rule_still_counts() {
+    let mut bundle = northstar();
+    bundle.routes[2].rules.truncate(2);
+    let mut world = World::of(bundle.clone());
+    let ids: Vec<_> = (0..3).map(|_| world.next_id()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        assert!(is_allowed(&world.check_as(ask("export", "atlas", &format!("e-{n}")), id)));
+    }
+    bundle.version = BundleVersion(2);
+    world.activate(bundle.clone());
+    assert_eq!(exports(&mut world, 1), 0, "three still run");
+    let now = world.now();
+    assert!(world.admission.release(&ids[0], now));
+    bundle.version = BundleVersion(3);
+    bundle.rules.retain(|rule| rule.id.as_str() != "P-EXPORT");
+    bundle.routes[2].rules.truncate(2);
+    bundle.routes[2].rules.remove(0);
+    world.activate(bundle);
+    assert!(!world.admission.heartbeat(&ids[1], now), "nothing says how long");
+    assert!(!world.admission.release(&ids[1], now) && !world.admission.release(&ids[0], now));
+    assert_eq!(world.admission.counters().len(), 3, "the users' buckets alone: no slot is left behind");
+}
+
+#[test]
+fn a_limit_shared_by_two_routes_changes_for_both_at_once_and_forgets_nothing() {
+    let mut bundle = northstar();
+    let login = bundle.routes.iter().position(|route| route.id.as_str() == "login").unwrap();
+    let mut signup = bundle.routes[login].clone();
+    signup.id = leasehold_protocol::RouteId::new("signup").unwrap();
+    signup.pattern = "POST /signup".to_owned();
+    bundle.routes.insert(login + 1, signup);
+    let mut world = World::of(bundle.clone());
+    let from = |route: &str| leasehold_protocol::admit::AdmitRequest {
+        source: Some("192.0.2.7".parse().unwrap()),
+        route: route.to_owned(),
+        ..Default::default()
+    };
+    let passed =
+        |world: &mut World, route: &str| (0..30).filter(|_| is_allowed(&world.check(from(route)))).count();
+    for route in ["login", "signup"].repeat(5) {
+        assert!(is_allowed(&world.check(from(route))));
+    }
+    bundle.version = BundleVersion(2);
+    let Algorithm::FixedWindow { limit, .. } = &mut bundle.rules[0].algorithm else { panic!() };
+    *limit = limited(12);
+    world.activate(bundle.clone());
+    assert_eq!((passed(&mut world, "signup"), passed(&mut world, "login")), (2, 0));
+    bundle.version = BundleVersion(3);
+    let Algorithm::FixedWindow { limit, .. } = &mut bundle.rules[0].algorithm else { panic!() };
+    *limit = limited(11);
+    world.activate(bundle);
+    let Verdict::Denied(report) = world.check(from("login")) else { panic!() };
+    assert_eq!(
+        report.limits[0].remaining.0, 0,
+        "more is used than is allowed now: nothing is left, not less"
+    );
+}

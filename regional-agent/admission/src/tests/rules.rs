@@ -183,3 +183,61 @@ fn wrong_input_is_refused_by_field_and_a_cost_that_can_never_pass_is_one() {
     assert_eq!(fields(AdmitRequest { route: "login".to_owned(), ..AdmitRequest::default() }), ["source"]);
     assert!(world.parse(AdmitRequest { route: "GET /catalog".to_owned(), ..read("u-17") }).is_ok());
 }
+
+#[test]
+fn a_request_without_a_cost_costs_its_routes_weight() {
+    let mut world = World::new();
+    world.grant(100);
+    assert!(is_allowed(&world.check(ask("export", "atlas", "e"))));
+    assert_eq!(world.held(), 90);
+    let reads = AdmitRequest { cost: Some(Tokens(3)), ..read("e") };
+    assert!(is_allowed(&world.check(reads)));
+    assert_eq!(world.held(), 87);
+}
+
+#[test]
+fn two_routes_that_name_one_rule_share_its_tokens_and_its_buckets() {
+    let mut world = World::new();
+    world.grant(30);
+    for n in 0..30 {
+        let route = if n % 2 == 0 { "catalog" } else { "checkout" };
+        assert!(is_allowed(&world.check(ask(route, "atlas", &format!("u-{}", n / 15)))), "{n}");
+    }
+    assert_eq!(world.held(), 0);
+    for route in ["catalog", "checkout"] {
+        let Verdict::Denied(report) = world.check_last(ask(route, "atlas", "u-0")) else { panic!("{route}") };
+        let left: Vec<u64> = report.limits.iter().map(|l| l.remaining.0).collect();
+        assert_eq!(left, [5, 0], "{route}");
+    }
+}
+
+#[test]
+fn a_refusal_anywhere_takes_no_slot() {
+    let mut world = World::new();
+    world.grant(100);
+    for _ in 0..20 {
+        assert!(is_allowed(&world.check(read("u-17"))));
+    }
+    for _ in 0..10 {
+        let refused = world.check(ask("export", "atlas", "u-17"));
+        assert_eq!(denied_by(&refused), Some(("P-READ", 5_000)), "ten tokens at two a second");
+    }
+    for n in 0..3 {
+        assert!(is_allowed(&world.check(ask("export", "atlas", &format!("e-{n}")))));
+    }
+}
+
+#[test]
+fn jitter_lengthens_a_wait_by_what_the_refusal_allows_and_never_shortens_it() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        assert!(is_allowed(&world.check(login("192.0.2.7"))));
+    }
+    let Verdict::Denied(report) = world.check(login("192.0.2.7")) else { panic!() };
+    assert_eq!((report.retry_after_ms, report.spread_ms), (Some(5_000), 1_000));
+    let wait = |jitter_ms| {
+        let id = DecisionId::new("d").unwrap();
+        report.clone().into_decision(id, jitter_ms).retry_after_ms.unwrap()
+    };
+    assert_eq!([0, 7, 1_000, u64::MAX].map(wait), [5_000, 5_007, 6_000, 6_000]);
+}

@@ -52,7 +52,7 @@ fn bucket(capacity: u64, refill: u64) -> Fallback {
 }
 
 /// Version 1. Tests change it before they put it in force.
-pub(super) fn northstar() -> Bundle {
+pub(crate) fn northstar() -> Bundle {
     use Enforcement::{Leased, Regional};
     use KeyPart::{Principal, Source, Tenant as ByTenant};
     let read = Algorithm::TokenBucket { capacity: Tokens(20), refill_tokens: Tokens(2), refill_ms: 1_000 };
@@ -143,10 +143,15 @@ impl World {
     }
 
     pub(super) fn of(bundle: Bundle) -> Self {
+        Self::sized(bundle, 10_000)
+    }
+
+    /// With room for `counters_max` counters and slots.
+    pub(super) fn sized(bundle: Bundle, counters_max: usize) -> Self {
         let holder = Holder { region: RegionId::new("eu").unwrap(), agent: AgentId::new("eu-1").unwrap() };
         let leases = LeaseManager::new(holder, Incarnation(1), LeaseSettings::default());
         let mut world =
-            Self { admission: Admission::new(10_000, leases), now_ms: 0, decisions: 0, granted: 0 };
+            Self { admission: Admission::new(counters_max, leases), now_ms: 0, decisions: 0, granted: 0 };
         world.activate(bundle);
         world
     }
