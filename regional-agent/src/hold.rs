@@ -51,7 +51,7 @@ impl Agent {
         deadline: Instant,
     ) -> Verdict {
         let Ok(_permit) = self.held.try_acquire() else {
-            return self.admission().check_last(local_now(), wall_now(), request, id);
+            return self.look_last(request, id);
         };
         let began = Instant::now();
         let mut wait = WaitGuard::start(self, waiting);
@@ -67,7 +67,7 @@ impl Agent {
             tokio::select! {
                 () = changed => {}
                 () = tokio::time::sleep_until(deadline) => {
-                    break self.admission().check_last(local_now(), wall_now(), request, id);
+                    break self.look_last(request, id);
                 }
             }
         };
@@ -77,7 +77,17 @@ impl Agent {
     }
 
     fn look_again(&self, request: &Request, id: &DecisionId) -> Verdict {
-        self.admission().check_again(local_now(), wall_now(), request, id)
+        let mut admission = self.admission();
+        let verdict = admission.check_again(local_now(), wall_now(), request, id);
+        self.wake_lease_loop(&admission);
+        verdict
+    }
+
+    fn look_last(&self, request: &Request, id: &DecisionId) -> Verdict {
+        let mut admission = self.admission();
+        let verdict = admission.check_last(local_now(), wall_now(), request, id);
+        self.wake_lease_loop(&admission);
+        verdict
     }
 }
 

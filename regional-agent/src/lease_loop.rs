@@ -7,7 +7,7 @@ use leasehold_admission::lease::{LeaseEffect, LeaseInput};
 use leasehold_protocol::LocalTime;
 use leasehold_protocol::lease::{LeaseFrame, LeaseFrameAnswer};
 use leasehold_protocol::machine::Machine as _;
-use leasehold_transport::client::{ClientError, LeaderClient};
+use leasehold_transport::client::LeaderClient;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -98,18 +98,16 @@ async fn send(agent: Arc<Agent>, leader: LeaderClient, frame_id: u64, frame: Lea
         }
         Ok(Err(e)) => {
             agent.metrics.frame("failed");
-            note_failure(&e);
+            tracing::debug!(error = %e, "a lease frame failed");
+            agent.note_frame_failure(e.to_string());
             LeaseInput::Failed { frame_id }
         }
         Err(_) => {
             agent.metrics.frame("timed_out");
+            agent.note_frame_failure("the deadline passed".to_owned());
             LeaseInput::Failed { frame_id }
         }
     }
-}
-
-fn note_failure(error: &ClientError) {
-    tracing::debug!(error = %error, "a lease frame failed");
 }
 
 /// Gives back what was not spent; the rest runs out with its window. Twice: what was on its way when the agent was

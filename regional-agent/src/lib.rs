@@ -67,6 +67,9 @@ pub enum RunError {
     /// Serving ended by itself.
     #[error("serving: {0}")]
     Serve(#[from] std::io::Error),
+    /// Nothing leases any more: a fault of ours. A new life is better than one that can only refuse.
+    #[error("the lease loop ended by itself: {0}")]
+    LeaseLoop(tokio::task::JoinError),
 }
 
 /// Runs an agent until `shutdown`; then it gives back the tokens that it has not spent.
@@ -102,23 +105,25 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         bundle = %agent.admission().version(), "the agent starts");
 
     let (stop_leasing, leasing_stops) = tokio::sync::oneshot::channel::<()>();
-    let leases = tokio::spawn(lease_loop::run(Arc::clone(&agent), leader, async {
+    let mut leases = tokio::spawn(lease_loop::run(Arc::clone(&agent), leader, async {
         // A dropped sender stops it too.
         let _ = leasing_stops.await;
     }));
     let policy = tokio::spawn(PolicyLoop::new(Arc::clone(&agent), polls, keys, store).run());
     let sweeps = tokio::spawn(sweep(Arc::clone(&agent)));
-    let served = listen::serve(listener, http::router(&agent, metrics), shutdown).await;
+    let served = tokio::select! {
+        served = listen::serve(listener, http::router(&agent, metrics), shutdown) => Ok(served),
+        Err(e) = &mut leases => Err(RunError::LeaseLoop(e)),
+    };
     for task in [policy, sweeps] {
         task.abort();
         // Waited for, since the data directory stays locked until the follower is gone.
         drop(task.await);
     }
+    let served = served?;
     // Requests are answered by now, so what is held is not needed any more.
     drop(stop_leasing);
-    if let Err(e) = leases.await {
-        tracing::error!(error = %e, "the lease loop ended by itself");
-    }
+    leases.await.map_err(RunError::LeaseLoop)?;
     tracing::info!(holder = %agent.holder, "the agent has stopped");
     Ok(served?)
 }
@@ -131,14 +136,31 @@ fn activate_stored(agent: &Agent, stored: VerifiedBundle) {
     }
 }
 
-/// Lets memory fall although no request comes, and keeps the gauges fresh.
+/// Lets memory fall although no request comes, keeps the gauges fresh, and says once when a fail mode engages or ends.
 async fn sweep(agent: Arc<Agent>) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut was_lost, mut was_stale) = (false, false);
     loop {
         ticks.tick().await;
-        let mut admission = agent.admission();
-        admission.counters_mut().sweep(local_now(), wall_now(), SWEEP_LOOKS_MAX);
-        agent.metrics.refresh(&agent, &admission);
+        let now = local_now();
+        let (is_lost, is_stale) = {
+            let mut admission = agent.admission();
+            admission.counters_mut().sweep(now, wall_now(), SWEEP_LOOKS_MAX);
+            agent.metrics.refresh(&agent, &admission);
+            (admission.leases().is_allocator_lost(now), agent.is_policy_stale(&admission, now))
+        };
+        match (was_lost, is_lost) {
+            (false, true) => tracing::warn!(last_failure = %agent.frame_failure(),
+                "the allocator counts as lost: held tokens are spent, then each route's fail mode decides"),
+            (true, false) => tracing::info!("the allocator answers again"),
+            _ => {}
+        }
+        if is_stale && !was_stale {
+            tracing::warn!(
+                "the policy is past its maximum age and nobody has confirmed it; it stays in force"
+            );
+        }
+        (was_lost, was_stale) = (is_lost, is_stale);
     }
 }

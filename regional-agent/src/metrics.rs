@@ -200,13 +200,12 @@ impl AgentMetrics {
     /// Brings the gauges up to date.
     pub(crate) fn refresh(&self, agent: &Agent, admission: &Admission) {
         let now = local_now();
-        let leases = admission.leases().held_leases(now);
-        let tokens = leases.iter().fold(0_u64, |sum, lease| sum.saturating_add(lease.held.0));
+        let (leases, tokens) = admission.leases().held_totals(now);
         let seconds = |age_ms: Option<u64>| {
             age_ms.map_or(-1.0, |ms| std::time::Duration::from_millis(ms).as_secs_f64())
         };
-        self.leases.set(whole(leases.len() as u64));
-        self.leased_tokens.set(whole(tokens));
+        self.leases.set(whole(leases));
+        self.leased_tokens.set(whole(tokens.0));
         self.allocator_age
             .set(seconds(admission.leases().allocator_answered_at().map(|at| now.ms_since(at))));
         self.fallback_engaged.set(i64::from(admission.leases().is_allocator_lost(now)));

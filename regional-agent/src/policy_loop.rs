@@ -8,6 +8,7 @@ use leasehold_protocol::BundleVersion;
 use leasehold_protocol::admin::{AgentAck, RefusedBundle};
 use leasehold_protocol::envelope::{ENVELOPE_BYTES_MAX, TrustedKeys, digest};
 use leasehold_transport::client::HttpClient;
+use tokio::time::Instant;
 
 use crate::clock::{local_now, wall_now};
 use crate::policy_store::{PolicyStore, RefusedError, VerifiedBundle, verify};
@@ -15,6 +16,10 @@ use crate::state::Agent;
 
 /// The first wait after a failed poll, in ms.
 const BACKOFF_MIN_MS: u64 = 100;
+/// Two polls begin no sooner after each other than this, however fast the publisher answers.
+const POLL_GAP: Duration = Duration::from_millis(200);
+/// How long an acknowledgement may take: the next poll waits for it.
+const ACK_DEADLINE: Duration = Duration::from_secs(2);
 /// The most refused digests remembered, so that each is warned of once.
 const REFUSED_MAX: usize = 64;
 
@@ -58,16 +63,24 @@ impl PolicyLoop {
     /// Follows for ever.
     pub(crate) async fn run(mut self) {
         loop {
+            let next = Instant::now() + POLL_GAP;
             match self.poll().await {
                 Ok(offered) => {
-                    self.agent.confirm_policy(local_now());
-                    let taken = match offered {
+                    // Something newer that was refused is no confirmation: what is in force is not the newest.
+                    let is_newest = match offered {
                         Some(bytes) => self.take(bytes).await,
                         None => true,
                     };
+                    if is_newest {
+                        self.agent.confirm_policy(local_now());
+                    }
                     self.acknowledge().await;
-                    if taken {
+                    if is_newest {
+                        if self.failures > 0 {
+                            tracing::info!(publisher = %self.agent.settings.publisher, "the publisher answers again");
+                        }
                         self.failures = 0;
+                        tokio::time::sleep_until(next).await;
                         continue;
                     }
                 }
@@ -92,7 +105,6 @@ impl PolicyLoop {
     /// The newest envelope above the version in force, if the publisher has one within the wait.
     async fn poll(&self) -> Result<Option<Vec<u8>>, PollError> {
         let after = self.agent.admission().version();
-        // Without a bundle there is nothing to wait for: an answer at once tells that the publisher has none yet.
         let wait_ms = self.agent.settings.poll_wait_ms;
         let url = format!(
             "{}/v1/bundles?after={after}&wait_ms={wait_ms}",
@@ -122,10 +134,11 @@ impl PolicyLoop {
     async fn take(&mut self, bytes: Vec<u8>) -> bool {
         let name = digest(&bytes);
         let keys = Arc::clone(&self.keys);
+        let in_force = self.agent.admission().version();
         let Some(mut store) = self.store.take() else { return false };
         let done = tokio::task::spawn_blocking(move || {
             let kept = verify(&keys, bytes)
-                .and_then(|verified| store.admit(verified))
+                .and_then(|verified| store.admit(verified, in_force))
                 .map(|verified| (store.keep(&verified), verified));
             (store, kept)
         })
@@ -144,6 +157,11 @@ impl PolicyLoop {
                 tracing::error!(version = %verified.bundle.version, error = %e,
                     "the bundle verifies but cannot be stored; the last good one stays in force");
                 self.agent.metrics.bundle("not_stored");
+                false
+            }
+            Err(e @ RefusedError::NotNewer { .. }) => {
+                self.agent.metrics.bundle("not_higher");
+                tracing::debug!(error = %e, "a bundle that is not newer was offered");
                 false
             }
             Err(e) => {
@@ -202,7 +220,7 @@ impl PolicyLoop {
             return;
         }
         let url = format!("{}/v1/acks", agent.settings.publisher.trim_end_matches('/'));
-        let mut tell = self.http.raw().post(url).json(&ack);
+        let mut tell = self.http.raw().post(url).timeout(ACK_DEADLINE).json(&ack);
         if let Some(token) = &agent.settings.admin_token {
             tell = tell.bearer_auth(token.expose());
         }

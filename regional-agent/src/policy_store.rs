@@ -34,6 +34,8 @@ pub(crate) enum RefusedError {
     Bundle { version: Option<BundleVersion>, source: BundleError },
     #[error("version {got} is below {floor}, which was in force here before")]
     BelowFloor { got: BundleVersion, floor: BundleVersion },
+    #[error("version {got} is not newer than {in_force}, which is in force")]
+    NotNewer { got: BundleVersion, in_force: BundleVersion },
     #[error("reading it ended in a fault of ours")]
     Fault,
 }
@@ -43,7 +45,7 @@ impl RefusedError {
     pub(crate) fn version(&self) -> Option<BundleVersion> {
         match self {
             Self::Bundle { version, .. } => *version,
-            Self::BelowFloor { got, .. } => Some(*got),
+            Self::BelowFloor { got, .. } | Self::NotNewer { got, .. } => Some(*got),
             _ => None,
         }
     }
@@ -101,7 +103,7 @@ impl PolicyStore {
             }
             Err(e) => return Err(e),
         };
-        match verify(keys, bytes).and_then(|verified| store.admit(verified)) {
+        match verify(keys, bytes).and_then(|verified| store.admit(verified, BundleVersion(0))) {
             Ok(verified) => {
                 store.floor = store.floor.max(verified.bundle.version);
                 Ok((store, Some(verified)))
@@ -113,11 +115,19 @@ impl PolicyStore {
         }
     }
 
-    /// The bundle, unless it is older than one that was in force here before.
-    pub(crate) fn admit(&self, verified: VerifiedBundle) -> Result<VerifiedBundle, RefusedError> {
+    /// The bundle, unless it is older than one that was in force here before, or not newer than the one that is:
+    /// what is stored is what is in force, so another bundle of the same version must not take its place.
+    pub(crate) fn admit(
+        &self,
+        verified: VerifiedBundle,
+        in_force: BundleVersion,
+    ) -> Result<VerifiedBundle, RefusedError> {
         let got = verified.bundle.version;
         if got < self.floor {
             return Err(RefusedError::BelowFloor { got, floor: self.floor });
+        }
+        if got <= in_force {
+            return Err(RefusedError::NotNewer { got, in_force });
         }
         Ok(verified)
     }

@@ -102,7 +102,10 @@ impl Settings {
         self.holder()?;
         some("allocators", self.allocators.len())?;
         some("trusted_keys", self.trusted_keys.len())?;
-        some("publisher", self.publisher.len())?;
+        for url in &self.allocators {
+            base_url("allocators", url)?;
+        }
+        base_url("publisher", &self.publisher)?;
         within("hold_ms", self.hold_ms, 0, HOLD_MS_MAX)?;
         within("allocator_lost_ms", self.allocator_lost_ms, 1, 600_000)?;
         within("drift_ppm", u64::from(self.drift_ppm), 0, 100_000)?;
@@ -112,6 +115,18 @@ impl Settings {
         within("frame_deadline_ms", self.frame_deadline_ms, 1, 60_000)?;
         within("poll_wait_ms", self.poll_wait_ms, 0, 30_000)?;
         within("poll_backoff_max_ms", self.poll_backoff_max_ms, 100, 600_000)
+    }
+}
+
+/// Refuses what no request could be sent to: better now than a failed frame at a time.
+fn base_url(field: &'static str, text: &str) -> Result<(), SettingError> {
+    let is_base = reqwest::Url::parse(text).is_ok_and(|url| {
+        url.scheme() == "http" && url.has_host() && url.query().is_none() && url.fragment().is_none()
+    });
+    if is_base {
+        Ok(())
+    } else {
+        Err(SettingError::new(field, text, "must be a base URL such as http://10.0.0.7:7401"))
     }
 }
 
@@ -133,5 +148,20 @@ mod tests {
             Settings { trusted_keys: vec!["k".to_owned()], poll_wait_ms: 30_001, ..Settings::default() };
         let error = settings.check().unwrap_err();
         assert_eq!(error.to_string(), "setting `poll_wait_ms` = 30001: must be 0 to 30000");
+    }
+
+    #[test]
+    fn an_address_that_is_no_url_is_refused_before_anything_is_sent_to_it() {
+        let with = |url: &str| Settings {
+            trusted_keys: vec!["k".to_owned()],
+            allocators: vec!["http://a:7401/".to_owned(), url.to_owned()],
+            ..Settings::default()
+        };
+        assert_eq!(with("http://[::1]:7402").check(), Ok(()));
+        for wrong in ["", "10.0.0.7:7401", "localhost:7401", "https://a", "http://", "http://a?b=c"] {
+            assert_eq!(with(wrong).check().unwrap_err().field, "allocators", "{wrong:?}");
+        }
+        let publisher = Settings { publisher: "nowhere".to_owned(), ..with("http://a") };
+        assert_eq!(publisher.check().unwrap_err().field, "publisher");
     }
 }

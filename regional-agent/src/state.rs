@@ -38,6 +38,7 @@ pub(crate) struct Agent {
     lease_planned: AtomicU64,
     policy_confirmed: AtomicU64,
     superseded: AtomicBool,
+    frame_failure: Mutex<String>,
 }
 
 impl Agent {
@@ -67,6 +68,7 @@ impl Agent {
             lease_planned: AtomicU64::new(0),
             policy_confirmed: AtomicU64::new(NEVER),
             superseded: AtomicBool::new(false),
+            frame_failure: Mutex::default(),
             settings,
             holder,
             incarnation,
@@ -79,6 +81,16 @@ impl Agent {
     /// The core. A check writes only what it has read whole, so a panic elsewhere leaves it usable.
     pub(crate) fn admission(&self) -> MutexGuard<'_, Admission> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the last frame that failed did.
+    pub(crate) fn frame_failure(&self) -> String {
+        self.frame_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes why a frame failed.
+    pub(crate) fn note_frame_failure(&self, why: String) {
+        *self.frame_failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// A new decision's name: `<agent>-<incarnation>-<count>`, the numbers in base 36.

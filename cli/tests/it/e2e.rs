@@ -93,6 +93,82 @@ async fn window_rest(agent: &AgentClient) -> Duration {
     Duration::from_millis(rest)
 }
 
+/// `dev` with windows of ten seconds, so that many begin and end while something fails.
+fn start_with_short_windows(folder: &std::path::Path) -> Dev {
+    let northstar = include_str!("../../../docs/examples/northstar.yaml");
+    let minute = "fixed_window: { limit: 60, window_s: 60 }";
+    assert!(northstar.contains(minute));
+    let policy = folder.join("short.yaml");
+    std::fs::write(&policy, northstar.replace(minute, "fixed_window: { limit: 60, window_s: 10 }")).unwrap();
+    Dev::start(folder, free_port_base(), &["--policy", policy.to_str().unwrap()])
+}
+
+/// Floods both agents in the background for `span`.
+fn flooding(
+    dev: &Dev,
+    name: &'static str,
+    count: u32,
+    span: Duration,
+) -> (tokio::task::JoinHandle<()>, Arc<Mutex<Tally>>) {
+    let agents = [dev.agent(0), dev.agent(1)];
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let noted = Arc::clone(&tally);
+    (tokio::spawn(async move { flood(&agents, name, count, span, &noted).await }), tally)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_killed_comes_back_as_another_life_and_its_tokens_are_not_spent_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = start_with_short_windows(folder.path());
+    let before = dev.agent(1).status().await.unwrap();
+    let (asking, tally) = flooding(&dev, "k", 4_000, Duration::from_secs(20));
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let Ok(status) = dev.agent(1).status().await else { continue };
+        signal(status.pid, "KILL");
+    }
+    asking.await.unwrap();
+    let began = Instant::now();
+    let after = loop {
+        if let Ok(status) = dev.agent(1).status().await {
+            break status;
+        }
+        assert!(began.elapsed() < PATIENCE, "the agent does not come back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(after.incarnation > before.incarnation && after.pid != before.pid);
+    let tally = tally.lock().unwrap();
+    println!("{tally:?}");
+    assert!(tally.admitted.len() >= 2 && tally.admitted.values().all(|n| *n <= ATLAS_LIMIT), "{tally:?}");
+    assert!(tally.undecided_with.iter().all(|held| *held == 0), "{tally:?}");
+    dev.interrupt();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_paused_and_wakes_up_deposed_grants_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = start_with_short_windows(folder.path());
+    let leader = dev.leader(0).await.expect("somebody leads");
+    let (asking, tally) = flooding(&dev, "p", 4_000, Duration::from_secs(20));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    signal(leader.pid, "STOP");
+    let began = Instant::now();
+    while dev.leader(leader.term).await.is_none() {
+        assert!(began.elapsed() < PATIENCE, "no new leader");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("a paused leader was replaced after {} ms", began.elapsed().as_millis());
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    signal(leader.pid, "CONT");
+    asking.await.unwrap();
+    let tally = tally.lock().unwrap();
+    println!("{tally:?}");
+    assert_within_limit(&tally);
+    assert!(tally.admitted.len() >= 2, "{tally:?}");
+    assert!(tally.undecided_with.iter().all(|held| *held == 0), "{tally:?}");
+    dev.interrupt();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn atlas_never_gets_more_than_its_limit_in_a_window_with_both_regions_flooding_over_a_boundary_and_a_dead_leader()
  {

@@ -195,6 +195,12 @@ impl LeaseManager {
         leases
     }
 
+    /// How many leases may be spent at `now`, and the tokens in them.
+    pub fn held_totals(&self, now: LocalTime) -> (u64, Tokens) {
+        let usable = self.pools.values().filter_map(|state| state.usable(now));
+        usable.fold((0, Tokens::ZERO), |(leases, tokens), w| (leases + 1, tokens.saturating_add(w.held())))
+    }
+
     /// After a change of policy: what `keep` refuses is given back, reported and forgotten.
     pub fn retain_pools(&mut self, now: LocalTime, keep: impl Fn(&PoolKey) -> bool) {
         let gone: Vec<PoolKey> = self.pools.keys().filter(|key| !keep(key)).cloned().collect();

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use leasehold_admission::ParseError;
 use leasehold_protocol::admin::AgentStatus;
 use leasehold_protocol::admit::AdmitRequest;
 use leasehold_protocol::{Problem, ProblemKind};
-use leasehold_transport::problem::ProblemResponse;
+use leasehold_transport::problem::{ProblemResponse, QueryParams};
 use serde::Deserialize;
 
 use crate::clock::{local_now, wall_now};
@@ -28,14 +27,8 @@ pub(super) struct ExplainQuery {
 
 pub(super) async fn explain(
     State(agent): State<Arc<Agent>>,
-    query: Result<Query<ExplainQuery>, QueryRejection>,
+    QueryParams(query): QueryParams<ExplainQuery>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(e) => {
-            return ProblemResponse(Problem::new(ProblemKind::InvalidInput, e.body_text())).into_response();
-        }
-    };
     let asked = AdmitRequest {
         tenant: query.tenant,
         principal: query.principal,
