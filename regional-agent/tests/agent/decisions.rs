@@ -1,11 +1,13 @@
 //! What gateways see.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::peers::{Agent, Peers, ask};
+use crate::peers::{Agent, Mood, PATIENCE, Peers, ask, policy_by};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_request_is_held_until_its_tokens_arrive_and_is_admitted() {
@@ -49,9 +51,44 @@ async fn two_regions_asked_three_thousand_times_at_once_admit_the_limit_and_not_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_the_ends_of_windows_each_label_admits_its_limit_and_not_one_more() {
+    const LIMIT: u64 = 300;
+    let (peers, folder) = (Peers::without_policy().await, tempfile::tempdir().unwrap());
+    peers.release(&policy_by(1, LIMIT, 2_000));
+    let agents = [peers.agent("eu", folder.path()).await, peers.agent("us", folder.path()).await];
+    for agent in &agents {
+        agent.until_version(1).await;
+    }
+    let agents = Arc::new(agents);
+    let until = Instant::now() + Duration::from_secs(7);
+    let mut asking = JoinSet::new();
+    for worker in 0..8 {
+        let agents: Arc<[Agent; 2]> = Arc::clone(&agents);
+        asking.spawn(async move {
+            let mut labels = Vec::new();
+            while Instant::now() < until {
+                let (status, answer) = agents[worker % 2].admit(&ask("checkout")).await;
+                match status {
+                    200 => labels.push(answer["limits"][0]["window_start"].as_str().unwrap().to_owned()),
+                    429 => {}
+                    other => panic!("{other}: {answer}"),
+                }
+            }
+            labels
+        });
+    }
+    let mut admitted: BTreeMap<String, u64> = BTreeMap::new();
+    for label in asking.join_all().await.into_iter().flatten() {
+        *admitted.entry(label).or_default() += 1;
+    }
+    assert!(admitted.values().all(|n| *n <= LIMIT), "{admitted:?}");
+    assert!(admitted.len() >= 3 && admitted.values().sum::<u64>() > LIMIT, "{admitted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_takes_433_ms_refuses_softly_at_first_and_is_hidden_by_prefetch_afterwards() {
     let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
-    peers.allocator.set_mood(crate::peers::Mood::Slow(433));
+    peers.allocator.set_mood(Mood::Slow(433));
     let mut settings = peers.settings("eu", folder.path());
     settings.frame_deadline_ms = 2_000;
     let agent = Agent::start(settings).await;
@@ -60,7 +97,7 @@ async fn an_answer_that_takes_433_ms_refuses_softly_at_first_and_is_hidden_by_pr
     assert_eq!((status, &answer["denied_by"]), (429, &json!("P-TENANT")), "{answer}");
     let mut statuses = Vec::new();
     for _ in 0..100 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         statuses.push(agent.admit(&ask("checkout")).await.0);
     }
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
@@ -123,4 +160,77 @@ async fn wrong_input_is_a_problem_that_names_the_field_and_a_refusal_says_when_t
     let body: Value = refused.json().await.unwrap();
     assert_eq!(body["denied_by"], "P-EXPORT");
     assert_eq!(seconds, body["retry_after_ms"].as_u64().unwrap().div_ceil(1_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_refusals_at_once_name_different_waits_and_none_below_the_honest_one() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let agent = Arc::new(peers.agent("eu", folder.path()).await);
+    agent.until_version(1).await;
+    for _ in 0..3 {
+        assert_eq!(agent.admit(&ask("export")).await.0, 200);
+    }
+    let mut asking = JoinSet::new();
+    for _ in 0..20 {
+        let agent = Arc::clone(&agent);
+        asking.spawn(async move { agent.admit(&ask("export")).await });
+    }
+    let answers = asking.join_all().await;
+    assert!(answers.iter().all(|(status, _)| *status == 429), "{answers:?}");
+    let waits: BTreeSet<u64> = answers.iter().map(|(_, a)| a["retry_after_ms"].as_u64().unwrap()).collect();
+    assert!(waits.len() > 10 && waits.iter().all(|ms| (1_000..=2_000).contains(ms)), "{waits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_requests_of_a_batch_are_held_together_and_not_one_after_the_other() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    peers.allocator.set_mood(Mood::Silent);
+    let mut settings = peers.settings("eu", folder.path());
+    (settings.hold_ms, settings.allocator_lost_ms) = (500, 60_000);
+    let agent = Agent::start(settings).await;
+    agent.until_version(1).await;
+    let requests: Vec<Value> = (0..20).map(|_| serde_json::to_value(ask("checkout")).unwrap()).collect();
+    let began = Instant::now();
+    let (_, answer) = agent.post("/v1/admit:batch", &json!({"requests": requests})).await;
+    let took = began.elapsed();
+    let results = answer["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["status"] == 429), "{answer}");
+    assert!((Duration::from_millis(500)..Duration::from_secs(5)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_is_held_no_longer() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    peers.allocator.set_mood(Mood::Silent);
+    let mut settings = peers.settings("eu", folder.path());
+    (settings.hold_ms, settings.allocator_lost_ms) = (5_000, 60_000);
+    let agent = Agent::start(settings).await;
+    agent.until_version(1).await;
+    let began = Instant::now();
+    let left = agent.http.post(format!("{}/v1/admit", agent.url)).json(&ask("checkout"));
+    assert!(left.timeout(Duration::from_millis(100)).send().await.unwrap_err().is_timeout());
+    let gauge = "leasehold_agent_held_requests";
+    // The gauge lags by half a second at most; the hold would last for five.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    while agent.gauge(gauge).await > 0.0 {
+        assert!(began.elapsed() < Duration::from_secs(4), "it is still held");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_more_may_be_held_a_request_is_decided_at_once_and_tokens_come_for_the_next() {
+    let (peers, folder) = (Peers::start().await, tempfile::tempdir().unwrap());
+    let mut settings = peers.settings("eu", folder.path());
+    (settings.hold_ms, settings.held_max) = (5_000, 0);
+    let agent = Agent::start(settings).await;
+    agent.until_version(1).await;
+    let began = Instant::now();
+    let (status, answer) = agent.admit(&ask("checkout")).await;
+    assert_eq!((status, &answer["denied_by"]), (429, &json!("P-TENANT")), "{answer}");
+    assert!(began.elapsed() < Duration::from_secs(4), "it was held");
+    while agent.admit(&ask("checkout")).await.0 != 200 {
+        assert!(began.elapsed() < PATIENCE, "its demand was not heard");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

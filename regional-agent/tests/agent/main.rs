@@ -5,3 +5,5 @@
 mod decisions;
 mod outages;
 mod peers;
+mod policies;
+mod surface;

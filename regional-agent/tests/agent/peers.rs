@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -101,30 +101,43 @@ async fn frame(State(allocator): State<Arc<Allocator>>, Json(frame): Json<LeaseF
         .into_response()
 }
 
+#[derive(Default)]
 pub(crate) struct Publisher {
     /// The newest envelope and its version.
     pub(crate) newest: Mutex<(u64, Vec<u8>)>,
     pub(crate) acks: Mutex<Vec<AgentAck>>,
+    /// Polls so far.
+    pub(crate) polls: AtomicU64,
+    /// True: takes acknowledgements and never answers.
+    pub(crate) is_deaf: AtomicBool,
 }
 
 #[derive(serde::Deserialize)]
 struct Poll {
     after: u64,
+    wait_ms: u64,
 }
 
 async fn poll(State(publisher): State<Arc<Publisher>>, Query(poll): Query<Poll>) -> Response {
-    for _ in 0..20 {
+    publisher.polls.fetch_add(1, Ordering::Relaxed);
+    let until = Instant::now() + Duration::from_millis(poll.wait_ms.min(500));
+    loop {
         let (version, bytes) = publisher.newest.lock().unwrap().clone();
         if version > poll.after {
             return bytes.into_response();
         }
+        if Instant::now() >= until {
+            return StatusCode::NO_CONTENT.into_response();
+        }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    StatusCode::NO_CONTENT.into_response()
 }
 
 async fn ack(State(publisher): State<Arc<Publisher>>, Json(ack): Json<AgentAck>) -> StatusCode {
     publisher.acks.lock().unwrap().push(ack);
+    if publisher.is_deaf.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
     StatusCode::NO_CONTENT
 }
 
@@ -139,23 +152,28 @@ pub(crate) struct Peers {
 impl Peers {
     /// An allocator and a publisher that have [`policy`] at version 1.
     pub(crate) async fn start() -> Self {
+        let peers = Self::without_policy().await;
+        peers.release(&policy(1, 1_000));
+        peers
+    }
+
+    /// An allocator and a publisher before the first bundle.
+    pub(crate) async fn without_policy() -> Self {
         let allocator =
             Arc::new(Allocator { ledger: Mutex::new(Ledger::default()), mood: Mutex::new(Mood::Well) });
-        let publisher = Arc::new(Publisher { newest: Mutex::default(), acks: Mutex::default() });
+        let publisher = Arc::new(Publisher::default());
         let of_allocator =
             Router::new().route("/v1/leases:frame", post(frame)).with_state(Arc::clone(&allocator));
         let of_publisher = Router::new()
             .route("/v1/bundles", get(poll))
             .route("/v1/acks", post(ack))
             .with_state(Arc::clone(&publisher));
-        let peers = Self {
+        Self {
             allocator,
             publisher,
             allocator_url: serve(of_allocator).await,
             publisher_url: serve(of_publisher).await,
-        };
-        peers.release(&policy(1, 1_000));
-        peers
+        }
     }
 
     /// Makes `bundle` the policy of both.
@@ -202,8 +220,8 @@ fn free_address() -> SocketAddr {
 
 /// A running agent.
 pub(crate) struct Agent {
-    url: String,
-    http: reqwest::Client,
+    pub(crate) url: String,
+    pub(crate) http: reqwest::Client,
     trigger: ShutdownTrigger,
     ended: tokio::task::JoinHandle<Result<(), leasehold_agent::RunError>>,
 }
@@ -248,6 +266,18 @@ impl Agent {
         (status, answer.json().await.unwrap())
     }
 
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let answer = self.http.get(format!("{}{path}", self.url)).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) async fn gauge(&self, name: &str) -> f64 {
+        let (_, text) = self.get("/metrics").await;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
     pub(crate) async fn raw(&self, path: &str, body: &Value) -> reqwest::Response {
         self.http.post(format!("{}{path}", self.url)).json(body).send().await.unwrap()
     }
@@ -271,6 +301,11 @@ pub(crate) fn ask(route: &str) -> AdmitRequest {
 
 /// Atlas's limit in windows of a day, so that none ends while a test runs; slots; a closed and a bounded route.
 pub(crate) fn policy(version: u64, limit: u64) -> Bundle {
+    policy_by(version, limit, 86_400_000)
+}
+
+/// As [`policy`], in windows of `window_ms`.
+pub(crate) fn policy_by(version: u64, limit: u64, window_ms: u64) -> Bundle {
     let limited = |tokens| Limit::Limited { tokens: Tokens(tokens) };
     let id = |text: &str| RuleId::new(text).unwrap();
     let route = |name: &str, weight, rules: &[&str], fail_mode| Route {
@@ -298,7 +333,7 @@ pub(crate) fn policy(version: u64, limit: u64) -> Bundle {
                 key: vec![KeyPart::Tenant],
                 algorithm: Algorithm::FixedWindow {
                     limit: limited(limit),
-                    window_ms: WindowLength::from_ms(86_400_000).unwrap(),
+                    window_ms: WindowLength::from_ms(window_ms).unwrap(),
                 },
                 enforcement: Enforcement::Leased,
                 fallback: Fallback::Bucket {
