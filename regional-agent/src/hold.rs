@@ -122,3 +122,92 @@ impl Drop for WaitGuard<'_> {
         self.agent.admission().end_wait(&self.waiting);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_admission::lease::{LeaseEffect, LeaseInput};
+    use leasehold_protocol::machine::Machine as _;
+    use leasehold_protocol::policy::CheckedBundle;
+    use leasehold_protocol::{Incarnation, Tokens};
+
+    use super::*;
+    use crate::metrics::AgentMetrics;
+    use crate::settings::Settings;
+
+    /// One leased rule on one route.
+    const POLICY: &str = r#"{
+        "format": 1, "version": 1, "issued_at_ms": 0, "max_age_s": 60,
+        "rules": [{
+            "id": "P-GLOBAL", "key": [], "enforcement": "leased", "fallback": {"kind": "refuse"},
+            "algorithm": {"kind": "fixed_window", "limit": {"kind": "limited", "tokens": 100}, "window_ms": 60000}
+        }],
+        "plans": [], "tenants": [], "overrides": [],
+        "routes": [{"id": "r", "pattern": "GET /r", "weight": 7, "rules": ["P-GLOBAL"],
+            "fail_mode": {"kind": "closed"}}]
+    }"#;
+
+    fn agent() -> Arc<Agent> {
+        let settings = Settings { hold_ms: 60_000, ..Settings::default() };
+        let holder = settings.holder().unwrap();
+        let agent = Arc::new(Agent::new(settings, holder, Incarnation(1), AgentMetrics::default()));
+        let bundle = CheckedBundle::new(serde_json::from_str(POLICY).unwrap()).unwrap();
+        agent.admission().activate(local_now(), wall_now(), bundle, "d".to_owned()).unwrap();
+        agent
+    }
+
+    /// What the next frame asks for those who wait.
+    fn needed(agent: &Agent) -> Option<Tokens> {
+        let effects = agent.admission().leases_mut().step(local_now(), LeaseInput::Tick);
+        effects.then.into_iter().find_map(|effect| match effect {
+            LeaseEffect::Send { frame, .. } => frame.acquires.first().map(|acquire| acquire.need),
+            _ => None,
+        })
+    }
+
+    /// Asks, waits for 20 ms, and goes away if `leaves`; what the lease manager is told to need then.
+    async fn needed_after(leaves: bool) -> Option<Tokens> {
+        let agent = agent();
+        let id = agent.next_decision_id();
+        let asked = AdmitRequest { route: "r".to_owned(), ..AdmitRequest::default() };
+        let Looked::Held(request, waiting) = agent.look(asked, &id) else { panic!("it should be held") };
+        let deadline = agent.hold_until();
+        let mut held = Box::pin(agent.hold(&request, waiting, &id, deadline));
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut held).await.is_err());
+        if leaves {
+            drop(held);
+            assert_eq!(agent.held.available_permits(), agent.settings.held_max);
+        }
+        needed(&agent)
+    }
+
+    #[tokio::test]
+    async fn the_need_of_a_held_request_is_asked_for_until_its_client_goes_away() {
+        assert_eq!(needed_after(false).await, Some(Tokens(7)));
+        assert_eq!(needed_after(true).await, Some(Tokens(0)), "the forecast alone is left");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_change_between_two_looks_is_not_lost() {
+        for _ in 0..50 {
+            let agent = agent();
+            let id = agent.next_decision_id();
+            let asked = AdmitRequest { route: "r".to_owned(), ..AdmitRequest::default() };
+            let Looked::Held(request, waiting) = agent.look(asked, &id) else { panic!("it should be held") };
+            let teller = Arc::clone(&agent);
+            let telling = tokio::spawn(async move {
+                // The route is gone: whoever hears of it has an answer.
+                let mut next: leasehold_protocol::bundle::Bundle = serde_json::from_str(POLICY).unwrap();
+                next.version = leasehold_protocol::BundleVersion(2);
+                next.routes[0].id = leasehold_protocol::RouteId::new("s").unwrap();
+                let bundle = CheckedBundle::new(next).unwrap();
+                teller.admission().activate(local_now(), wall_now(), bundle, "d".to_owned()).unwrap();
+                teller.changed.notify_waiters();
+            });
+            let deadline = agent.hold_until();
+            let verdict =
+                tokio::time::timeout(Duration::from_secs(20), agent.hold(&request, waiting, &id, deadline));
+            assert!(matches!(verdict.await.unwrap(), Verdict::Invalid(_)));
+            telling.await.unwrap();
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Follows the publisher: polls for a newer bundle, verifies it, keeps it, switches to it and says so.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +29,28 @@ pub(crate) struct PolicyLoop {
     http: HttpClient,
     keys: Arc<TrustedKeys>,
     store: Option<PolicyStore>,
-    refused: BTreeSet<String>,
+    refused: Warned,
     /// The refusal to report until a newer bundle is in force.
     refusal: Option<RefusedBundle>,
     failures: u32,
+}
+
+/// The refused envelopes that were warned of, the newest last.
+#[derive(Debug, Default)]
+struct Warned(VecDeque<String>);
+
+impl Warned {
+    /// True the first time that it hears of `name`.
+    fn is_news(&mut self, name: &str) -> bool {
+        if self.0.iter().any(|known| known == name) {
+            return false;
+        }
+        if self.0.len() >= REFUSED_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(name.to_owned());
+        true
+    }
 }
 
 /// Why a poll brought nothing.
@@ -54,7 +72,7 @@ impl PolicyLoop {
             http,
             keys: Arc::new(keys),
             store: Some(store),
-            refused: BTreeSet::new(),
+            refused: Warned::default(),
             refusal: None,
             failures: 0,
         }
@@ -196,10 +214,7 @@ impl PolicyLoop {
     /// Counts every refusal and warns of each digest once.
     fn refuse(&mut self, name: &str, error: &RefusedError) {
         self.agent.metrics.bundle("refused");
-        if self.refused.len() >= REFUSED_MAX {
-            self.refused.pop_first();
-        }
-        if self.refused.insert(name.to_owned()) {
+        if self.refused.is_news(name) {
             tracing::warn!(envelope = %name, error = %error,
                 "a bundle is refused; the last good one stays in force");
         }
@@ -229,5 +244,23 @@ impl PolicyLoop {
             Ok(answer) => tracing::debug!(status = %answer.status(), "the acknowledgement was not taken"),
             Err(e) => tracing::debug!(error = %e, "the acknowledgement did not arrive"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_envelope_is_warned_of_once_and_the_memory_of_it_is_bounded() {
+        let mut warned = Warned::default();
+        assert_eq!([warned.is_news("a"), warned.is_news("a"), warned.is_news("a")], [true, false, false]);
+        for n in 0..REFUSED_MAX - 1 {
+            assert!(warned.is_news(&n.to_string()));
+        }
+        assert!(!warned.is_news("a"));
+        assert!(warned.is_news("one more"), "the oldest makes room, not the newest");
+        assert!(!warned.is_news("one more") && warned.is_news("a"));
+        assert_eq!(warned.0.len(), REFUSED_MAX);
     }
 }

@@ -206,12 +206,15 @@ async fn a_client_that_goes_away_is_held_no_longer() {
     (settings.hold_ms, settings.allocator_lost_ms) = (5_000, 60_000);
     let agent = Agent::start(settings).await;
     agent.until_version(1).await;
-    let began = Instant::now();
-    let left = agent.http.post(format!("{}/v1/admit", agent.url)).json(&ask("checkout"));
-    assert!(left.timeout(Duration::from_millis(100)).send().await.unwrap_err().is_timeout());
+    let request = agent.http.post(format!("{}/v1/admit", agent.url)).json(&ask("checkout"));
+    let asking = tokio::spawn(request.send());
     let gauge = "leasehold_agent_held_requests";
-    // The gauge lags by half a second at most; the hold would last for five.
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    let began = Instant::now();
+    while agent.gauge(gauge).await < 1.0 {
+        assert!(began.elapsed() < Duration::from_secs(4), "it is not held");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    asking.abort();
     while agent.gauge(gauge).await > 0.0 {
         assert!(began.elapsed() < Duration::from_secs(4), "it is still held");
         tokio::time::sleep(Duration::from_millis(50)).await;
