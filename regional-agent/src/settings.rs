@@ -44,7 +44,7 @@ pub struct Settings {
     pub allocator_lost_ms: u64,
     /// The bound on the rate error between any two clocks, in parts per million.
     pub drift_ppm: u32,
-    /// The most counters and slots in memory.
+    /// The most counters and slots in memory; keys that name a source get half of them at most.
     pub counters_max: usize,
     /// The most leased pools in memory.
     pub pools_max: usize,

@@ -20,16 +20,7 @@ async fn a_bundle_that_does_not_verify_is_refused_and_the_last_good_one_stays() 
     for (payload, key) in offers {
         peers.publisher.acks.lock().unwrap().clear();
         peers.offer(2, payload, &key);
-        let began = Instant::now();
-        loop {
-            let acks = peers.publisher.acks.lock().unwrap().clone();
-            if let Some(ack) = acks.iter().find(|ack| ack.refused.is_some()) {
-                assert_eq!(ack.active_version.0, 1);
-                break;
-            }
-            assert!(began.elapsed() < PATIENCE, "the refusal is not reported");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_refused(&peers, 1).await;
     }
     assert_eq!(agent.status().await.bundle_version.0, 1);
     assert_eq!(agent.admit(&ask("checkout")).await.0, 200);
@@ -45,6 +36,8 @@ async fn an_agent_restarted_without_a_network_enforces_its_stored_bundle_unless_
     peers.release(&policy(2, 1_000));
     agent.until_version(2).await;
     agent.stop().await;
+    let stored = std::fs::read(folder.path().join("eu/bundle.json")).unwrap();
+    assert_eq!(stored, peers.publisher.newest.lock().unwrap().1, "the very bytes that came");
 
     let mut alone = peers.settings("eu", folder.path());
     alone.allocators = vec!["http://127.0.0.1:1".to_owned()];
@@ -67,6 +60,29 @@ async fn an_agent_restarted_without_a_network_enforces_its_stored_bundle_unless_
     assert_eq!(agent.status().await.bundle_version.0, 0);
     let (status, answer) = agent.admit(&ask("catalog")).await;
     assert_eq!((status, &answer["type"]), (503, &json!("urn:leasehold:problem:no-policy")));
+    agent.stop().await;
+
+    // Without a bundle the floor alone stands against the older one; what was in force and what is newer are taken.
+    peers.publisher.acks.lock().unwrap().clear();
+    let agent = peers.agent("eu", folder.path()).await;
+    until_refused(&peers, 0).await;
+    assert_eq!(agent.status().await.bundle_version.0, 0);
+    peers.offer(4, &serde_json::to_vec(&policy(2, 1_000)).unwrap(), &key());
+    agent.until_version(2).await;
+}
+
+/// Until an agent that enforces `version` has reported a refusal.
+async fn until_refused(peers: &Peers, version: u64) {
+    let began = Instant::now();
+    loop {
+        let refusal = peers.publisher.acks.lock().unwrap().iter().find(|ack| ack.refused.is_some()).cloned();
+        if let Some(ack) = refusal {
+            assert_eq!(ack.active_version.0, version);
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "the refusal is not reported");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,11 +133,7 @@ async fn a_refused_offer_does_not_confirm_that_the_bundle_in_force_is_the_newest
     let agent = peers.agent("eu", folder.path()).await;
     agent.until_version(1).await;
     peers.offer(2, b"{}", &key());
-    let began = Instant::now();
-    while !peers.publisher.acks.lock().unwrap().iter().any(|ack| ack.refused.is_some()) {
-        assert!(began.elapsed() < PATIENCE, "the refusal is not reported");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_refused(&peers, 1).await;
     let before = agent.status().await.bundle_age_ms.unwrap();
     tokio::time::sleep(Duration::from_millis(900)).await;
     let after = agent.status().await.bundle_age_ms.unwrap();
