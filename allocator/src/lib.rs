@@ -27,6 +27,7 @@ use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
 use leasehold_transport::settings::SettingError;
 use leasehold_transport::shutdown::{RoleFuture, Shutdown};
+use leasehold_transport::takeover::take_over;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::impls::BasicNode;
 use openraft::{Config, SnapshotPolicy};
@@ -86,7 +87,9 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     let http = HttpClient::new(token.clone(), CALL_DEADLINE)?;
     let listener = listen::bind(&Listen { addr: settings.listen, admin_token: token }).await?;
 
-    let store = Store::open(&settings.data_dir, &Identity::new(&settings.cluster, settings.node_id))?;
+    let identity = Identity::new(&settings.cluster, settings.node_id);
+    let is_in_use = |e: &StoreError| matches!(e, StoreError::InUse { .. });
+    let store = take_over(|| Store::open(&settings.data_dir, &identity), is_in_use).await?;
     let line = Line::open(store.clone(), boot_id(), settings.drift_ppm)?;
     let line = Arc::new(line);
     let machine = Machine::new(store.clone());

@@ -179,40 +179,37 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Identity;
+    use crate::store::{Identity, StoreError};
     use leasehold_protocol::NodeId;
+    use leasehold_transport::takeover::take_over;
 
     /// Opens the store, once whoever had it open is gone.
-    fn store(dir: &std::path::Path) -> Store {
-        for _ in 0..500 {
-            if let Ok(store) = Store::open(dir, &Identity::new("test", NodeId(1))) {
-                return store;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("the directory stays locked");
+    async fn store(dir: &std::path::Path) -> Store {
+        let identity = Identity::new("test", NodeId(1));
+        let is_in_use = |e: &StoreError| matches!(e, StoreError::InUse { .. });
+        take_over(|| Store::open(dir, &identity), is_in_use).await.unwrap()
     }
 
     #[tokio::test]
     async fn a_restart_on_the_same_boot_keeps_the_line_and_on_another_only_the_reign() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Line::open(store(folder.path()), Some("boot".to_owned()), 1_000).unwrap();
+        let first = Line::open(store(folder.path()).await, Some("boot".to_owned()), 1_000).unwrap();
         assert_eq!(first.answer(), LineAnswer { reign: None, line: None });
         first.observe(3, LedgerTime(50_000), local_now()).await.unwrap();
         let told = first.answer().line.unwrap();
         assert!(told >= LedgerTime(50_000) && told < LedgerTime(60_000));
         drop(first);
-        let again = Line::open(store(folder.path()), Some("boot".to_owned()), 1_000).unwrap();
+        let again = Line::open(store(folder.path()).await, Some("boot".to_owned()), 1_000).unwrap();
         assert!(again.answer().line.unwrap() >= LedgerTime(50_000));
         drop(again);
-        let other = Line::open(store(folder.path()), Some("other".to_owned()), 1_000).unwrap();
+        let other = Line::open(store(folder.path()).await, Some("other".to_owned()), 1_000).unwrap();
         assert_eq!(other.answer(), LineAnswer { reign: Some(3), line: None });
     }
 
     #[tokio::test]
     async fn a_later_reign_replaces_the_line_even_if_it_is_behind_and_an_earlier_one_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        let line = Line::open(store(folder.path()), None, 1_000).unwrap();
+        let line = Line::open(store(folder.path()).await, None, 1_000).unwrap();
         line.observe(3, LedgerTime(90_000), local_now()).await.unwrap();
         line.observe(4, LedgerTime(50_000), local_now()).await.unwrap();
         line.observe(3, LedgerTime(95_000), local_now()).await.unwrap();
@@ -224,7 +221,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_reign_that_is_drawn_is_stamped() {
         let folder = tempfile::tempdir().unwrap();
-        let line = Line::open(store(folder.path()), None, 1_000).unwrap();
+        let line = Line::open(store(folder.path()).await, None, 1_000).unwrap();
         assert_eq!(line.stamp(7), None);
         line.begin(7, LedgerTime(1_000)).await.unwrap();
         assert!(line.stamp(7).unwrap() >= LedgerTime(1_000));

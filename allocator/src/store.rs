@@ -10,7 +10,7 @@ mod log;
 mod tail;
 mod writer;
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,12 @@ pub enum StoreError {
         path: PathBuf,
         /// Whose it is.
         reason: String,
+    },
+    /// Another process has it, or a former one has not quite ended.
+    #[error("data directory {path}: another process uses it", path = path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
     },
     /// The system refuses.
     #[error("data directory {path}: {source}", path = path.display())]
@@ -89,6 +95,9 @@ impl Store {
         identity::admit(dir, identity)?;
         let path = dir.join("raft");
         let in_dir = |source: io::Error| StoreError::Io { path: dir.to_owned(), source };
+        if is_locked(&path.join("db")).map_err(in_dir)? {
+            return Err(StoreError::InUse { path: dir.to_owned() });
+        }
         let db = sled::Config::new()
             .path(&path)
             .cache_capacity(CACHE_BYTES)
@@ -175,6 +184,21 @@ impl Store {
     /// How the writer does: batches, and seconds spent in making them durable.
     pub(crate) fn writer_stats(&self) -> Arc<writer::Stats> {
         self.shared.writer.stats()
+    }
+}
+
+/// Whether somebody has sled's file open: sled's own error says it in words alone. Threads of sled may hold it for a
+/// moment longer than the last handle lives.
+fn is_locked(db: &Path) -> io::Result<bool> {
+    let file = match File::open(db) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(e)) => Err(e),
     }
 }
 

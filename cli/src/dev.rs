@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use leasehold_transport::files;
 use leasehold_transport::secret::Secret;
+use leasehold_transport::takeover::PATIENCE;
 
 use crate::args::{DemoArgs, DevArgs, Layers, Output};
 use crate::config::{self, ConfigError};
@@ -42,7 +43,9 @@ pub(crate) async fn run(args: &DevArgs, layers: &Layers) -> anyhow::Result<bool>
     let policy = policy_file(args, &dir)?;
     let token = token(&dir.join("admin.token"))?;
     let plan = Plan::new(args, &dir, &policy, layers).map_err(ConfigError::Layers)?;
-    plan.check_ports()?;
+    // The record of a `dev` that was killed: its processes end by themselves, and may still be at it.
+    let patience = if dir.join(DEV_FILE).exists() { PATIENCE } else { Duration::ZERO };
+    plan.check_ports(patience).await?;
 
     let shutdown = until_signal(false)?;
     let mut fleet = Fleet::new(plan, dir.clone(), policy, token.clone());

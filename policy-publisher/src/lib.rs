@@ -27,6 +27,7 @@ use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
 use leasehold_transport::settings::SettingError;
 use leasehold_transport::shutdown::{RoleFuture, Shutdown};
+use leasehold_transport::takeover::take_over;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -97,7 +98,8 @@ impl Publisher {
     /// Opens all that a publisher with these settings needs.
     pub async fn bind(settings: Settings) -> Result<Self, RunError> {
         settings.check()?;
-        let (store, record) = Store::open(&settings.data_dir)?;
+        let is_in_use = |e: &StoreError| matches!(e, StoreError::InUse { .. });
+        let (store, record) = take_over(|| Store::open(&settings.data_dir), is_in_use).await?;
         let key = Key::open_or_create(&settings.signing_key_path())?;
         let token = settings.admin_token.clone();
         let http = HttpClient::new(token.clone(), Duration::from_millis(settings.allocator_deadline_ms))?;

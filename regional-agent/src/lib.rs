@@ -15,6 +15,7 @@ mod policy_store;
 mod settings;
 mod state;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use leasehold_transport::health::Metrics;
 use leasehold_transport::listen::{self, Listen, ListenError};
 use leasehold_transport::settings::SettingError;
 use leasehold_transport::shutdown::{RoleFuture, Shutdown};
+use leasehold_transport::takeover::take_over;
 
 use crate::clock::{local_now, wall_now};
 use crate::durable::DataDir;
@@ -81,7 +83,9 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     settings.check()?;
     let keys = TrustedKeys::parse(&settings.trusted_keys, settings.trusted_threshold)?;
     let in_dir = |source| RunError::DataDir { path: settings.data_dir.clone(), source };
-    let dir = DataDir::open(&settings.data_dir).map_err(in_dir)?;
+    let opened =
+        take_over(|| DataDir::open(&settings.data_dir), |e| e.kind() == io::ErrorKind::AddrInUse).await;
+    let dir = opened.map_err(in_dir)?;
     let incarnation = dir.next_incarnation(wall_now().0).map_err(in_dir)?;
     let (store, stored) = PolicyStore::open(dir, &keys).map_err(in_dir)?;
     let token = settings.admin_token.clone();

@@ -14,4 +14,5 @@ pub mod problem;
 pub mod secret;
 pub mod settings;
 pub mod shutdown;
+pub mod takeover;
 pub mod telemetry;

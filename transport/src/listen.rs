@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::secret::Secret;
 use crate::shutdown::Shutdown;
+use crate::takeover::take_over;
 
 /// How long open requests may take after the signal to end.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1_024;
 
 /// Where a role listens.
 #[derive(Debug, Clone)]
@@ -56,7 +59,8 @@ pub enum ListenError {
 /// The shortest token beyond loopback, in bytes.
 pub const ADMIN_TOKEN_LEN_MIN: usize = 16;
 
-/// Opens the listener, if the address is loopback or a token protects it.
+/// Opens the listener, if the address is loopback or a token protects it; waits shortly for a former user of the
+/// address that is still ending.
 pub async fn bind(listen: &Listen) -> Result<TcpListener, ListenError> {
     let addr = listen.addr;
     if !addr.ip().is_loopback() {
@@ -70,7 +74,16 @@ pub async fn bind(listen: &Listen) -> Result<TcpListener, ListenError> {
             }
         }
     }
-    TcpListener::bind(addr).await.map_err(|source| ListenError::Bind { addr, source })
+    let bound = take_over(|| listen_on(addr), |e| e.kind() == io::ErrorKind::AddrInUse).await;
+    bound.map_err(|source| ListenError::Bind { addr, source })
+}
+
+fn listen_on(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A port whose last connections linger is free all the same.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `shutdown`, then lets open requests end, at most 5 s. Speaks HTTP/1.1 and HTTP/2 in the clear.
@@ -108,5 +121,18 @@ mod tests {
         assert!(bind(&Listen { addr, admin_token: Some(Secret::new("0123456789abcdef")) }).await.is_ok());
         let loopback = "127.0.0.1:0".parse().unwrap();
         assert!(bind(&Listen { addr: loopback, admin_token: None }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_address_that_becomes_free_is_waited_for() {
+        let former = listen_on("127.0.0.1:0".parse().unwrap()).unwrap();
+        let addr = former.local_addr().unwrap();
+        let end = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            drop(former);
+        };
+        let listen = Listen { addr, admin_token: None };
+        let (bound, ()) = tokio::join!(bind(&listen), end);
+        assert_eq!(bound.unwrap().local_addr().unwrap(), addr);
     }
 }

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_ledger::Entry;
 use leasehold_protocol::{LedgerTime, NodeId};
+use leasehold_transport::takeover::take_over;
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry as _;
 use openraft::storage::{IOFlushed, RaftLogReader as _, RaftLogStorage as _};
@@ -48,16 +49,14 @@ async fn append(store: &mut Store, entries: Vec<LogEntry>) -> io::Result<()> {
     receiver.await.unwrap()
 }
 
-/// Waits until the writer is gone, so that the directory can be opened again.
-fn reopen(store: Store, dir: &Path) -> Store {
+/// Opens the directory again, once the writer is gone.
+async fn reopen(store: Store, dir: &Path) -> Store {
     drop(store);
-    for _ in 0..500 {
-        if let Ok(store) = Store::open(dir, &identity()) {
-            return store;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("the directory stays locked");
+    reopened(dir).await.unwrap()
+}
+
+async fn reopened(dir: &Path) -> Result<Store, StoreError> {
+    take_over(|| Store::open(dir, &identity()), |e| matches!(e, StoreError::InUse { .. })).await
 }
 
 struct Builder;
@@ -91,7 +90,7 @@ async fn what_was_acknowledged_is_there_after_a_restart_in_chunks_that_sled_keep
     assert!(large > 3, "the large entry has {large} chunks");
     assert_eq!(std::fs::read_dir(folder.path().join("raft/blobs")).map_or(0, Iterator::count), 0);
 
-    let mut store = reopen(store, folder.path());
+    let mut store = reopen(store, folder.path()).await;
     assert_eq!(store.vote(), Some(vote));
     assert_eq!(store.try_get_log_entries(..).await.unwrap(), vec![entry(0), large_entry(1), entry(2)]);
 }
@@ -148,12 +147,12 @@ async fn a_gap_is_refused_and_truncation_and_purge_keep_the_log_in_one_piece() {
     store.purge(log_id(3)).await.unwrap();
     let wanted: Vec<LogEntry> = (4..8).map(entry).collect();
     assert_eq!(store.try_get_log_entries(..).await.unwrap(), wanted);
-    let mut store = reopen(store, folder.path());
+    let mut store = reopen(store, folder.path()).await;
     assert_eq!(store.try_get_log_entries(..).await.unwrap(), wanted);
     let state = store.get_log_state().await.unwrap();
     assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(3)), Some(log_id(7))));
     store.purge(log_id(7)).await.unwrap();
-    let mut store = reopen(store, folder.path());
+    let mut store = reopen(store, folder.path()).await;
     let state = store.get_log_state().await.unwrap();
     assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(7)), Some(log_id(7))));
     append(&mut store, vec![entry(8)]).await.unwrap();
@@ -167,7 +166,7 @@ async fn a_purge_that_a_crash_cut_short_leaves_no_entry_that_is_known_to_be_purg
     // As if the process had died between the record and the removal.
     let record = codec::encode(&log_id(3)).unwrap();
     store.shared.db.apply_batch(writer::small_batch(codec::PURGED, &record)).unwrap();
-    let mut store = reopen(store, folder.path());
+    let mut store = reopen(store, folder.path()).await;
     assert_eq!(store.try_get_log_entries(..).await.unwrap(), vec![entry(4), entry(5)]);
     assert_eq!(store.shared.db.scan_prefix(codec::log_prefix(2)).count(), 0);
 }
@@ -179,7 +178,7 @@ async fn a_torn_last_entry_is_dropped_and_any_other_damage_is_an_error_that_says
     append(&mut store, vec![entry(0), entry(1), large_entry(2)]).await.unwrap();
     let last = store.shared.db.scan_prefix(codec::log_prefix(2)).keys().last().unwrap().unwrap();
     store.shared.db.remove(last).unwrap();
-    let mut store = reopen(store, folder.path());
+    let mut store = reopen(store, folder.path()).await;
     assert_eq!(store.try_get_log_entries(..).await.unwrap(), vec![entry(0), entry(1)]);
 
     append(&mut store, vec![entry(2), entry(3)]).await.unwrap();
@@ -191,13 +190,7 @@ async fn a_torn_last_entry_is_dropped_and_any_other_damage_is_an_error_that_says
     }
     store.shared.db.flush().unwrap();
     drop(store);
-    let error = loop {
-        match Store::open(folder.path(), &identity()) {
-            Err(StoreError::Io { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            Err(e) => break e,
-            Ok(_) => panic!("two damaged entries were accepted"),
-        }
-    };
+    let error = reopened(folder.path()).await.unwrap_err();
     assert!(error.to_string().contains("entry 2") && error.to_string().contains("checksum"), "{error}");
 }
 
@@ -234,6 +227,22 @@ fn a_directory_of_another_replica_cluster_or_newer_version_is_refused_and_stays_
 }
 
 #[tokio::test]
+async fn a_directory_in_use_is_said_to_be_and_is_free_once_its_user_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(folder.path());
+    append(&mut store, vec![entry(0)]).await.unwrap();
+    let error = Store::open(folder.path(), &identity()).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+    let end = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        drop(store);
+    };
+    let (again, ()) = tokio::join!(reopened(folder.path()), end);
+    assert_eq!(again.unwrap().last_log_id(), Some(log_id(0)));
+}
+
+#[tokio::test]
 async fn a_snapshot_replaces_the_one_before_and_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
@@ -248,7 +257,7 @@ async fn a_snapshot_replaces_the_one_before_and_survives_a_restart() {
         let found = store.snapshot().unwrap().unwrap();
         assert_eq!((found.meta, found.bytes), (meta, bytes));
     }
-    let store = reopen(store, folder.path());
+    let store = reopen(store, folder.path()).await;
     assert_eq!(store.snapshot().unwrap().unwrap().bytes.len(), 5_000);
     let chunks = store.shared.db.scan_prefix([codec::CHUNKS]).count();
     assert!(chunks <= 2, "{chunks} chunks are left of older snapshots");

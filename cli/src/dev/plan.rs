@@ -1,9 +1,12 @@
 //! Which processes run, where they listen and what each is told.
 
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::bail;
+use leasehold_transport::takeover::take_over_within;
 
 use crate::args::{DevArgs, Layers};
 
@@ -131,9 +134,11 @@ impl Plan {
     }
 
     /// Refuses before anything is started if a port is taken.
-    pub(super) fn check_ports(&self) -> anyhow::Result<()> {
+    pub(super) async fn check_ports(&self, patience: Duration) -> anyhow::Result<()> {
         for role in self.roles() {
-            if let Err(e) = TcpListener::bind((Ipv4Addr::LOCALHOST, role.port)) {
+            let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, role.port));
+            let is_in_use = |e: &io::Error| e.kind() == io::ErrorKind::AddrInUse;
+            if let Err(e) = take_over_within(patience, bind, is_in_use).await {
                 bail!(
                     "port {} for the {} is not free ({e}): give another --port-base",
                     role.port,
