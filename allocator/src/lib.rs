@@ -48,6 +48,9 @@ use crate::types::Raft;
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often gauges are brought up to date.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
+/// Entries beyond those to be kept that are removed at once; fewer if fewer are kept, so that what is stored stays
+/// within twice of what the setting says.
+const PURGE_LEN: u64 = 256;
 
 /// Why a replica does not run, or runs no longer.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +155,7 @@ fn raft_config(settings: &Settings) -> Result<Arc<Config>, RunError> {
         election_timeout_max: settings.election_max_ms,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(settings.snapshot_after_entries),
         max_in_snapshot_log_to_keep: settings.keep_entries,
-        purge_batch_size: 256,
+        purge_batch_size: settings.keep_entries.clamp(1, PURGE_LEN),
         // A whole snapshot travels in one request.
         install_snapshot_timeout: 60_000,
         // A replica that was cut off does not unseat the leader when it is back.

@@ -31,6 +31,8 @@ pub struct ClusterView {
     pub applied_index: Option<u64>,
     /// Index of the last snapshot.
     pub snapshot_index: Option<u64>,
+    /// Index of the last entry that the log has no more: whoever lacks later ones than this one gets a snapshot.
+    pub purged_index: Option<u64>,
     /// Ledger time as applied here, RFC 3339: stale by what is not applied yet.
     pub ledger_time: String,
     /// False while the leader cannot place itself in time and grants nothing.

@@ -132,6 +132,7 @@ pub(super) async fn cluster(State(node): State<Arc<Node>>) -> Json<ClusterView> 
         last_log_index: node.store.last_log_id().map(|id| id.index),
         applied_index: raft.last_applied.map(|id| id.index),
         snapshot_index: raft.snapshot.map(|id| id.index),
+        purged_index: raft.purged.map(|id| id.index),
         ledger_time,
         clock_certain: !matches!(node.proposer.reigning(), Reigning::Waiting { .. }),
         bundle_version,

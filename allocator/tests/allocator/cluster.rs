@@ -90,21 +90,17 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// Starts a replica; again and again while its former life still holds its port or its directory.
+    /// Starts a replica and waits until it answers.
     pub(crate) async fn start_replica(&mut self, n: usize) {
+        let (trigger, shutdown) = Shutdown::new();
+        let ended = tokio::spawn(leasehold_allocator::run(self.settings(n), shutdown));
         let began = Instant::now();
-        loop {
-            let (trigger, shutdown) = Shutdown::new();
-            let mut ended = tokio::spawn(leasehold_allocator::run(self.settings(n), shutdown));
-            match tokio::time::timeout(Duration::from_millis(300), &mut ended).await {
-                Err(_) => {
-                    self.running[n] = Some(Running { trigger, ended });
-                    return;
-                }
-                Ok(end) => assert!(began.elapsed() < PATIENCE, "replica {n} does not start: {end:?}"),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        while Self::http().get::<ClusterView>(&format!("{}/v1/cluster", self.url(n))).await.is_err() {
+            assert!(!ended.is_finished(), "replica {n} does not start: {:?}", ended.await);
+            assert!(began.elapsed() < PATIENCE, "replica {n} does not answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        self.running[n] = Some(Running { trigger, ended });
     }
 
     pub(crate) async fn stop_replica(&mut self, n: usize) {
@@ -165,6 +161,11 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// What a replica says of itself.
+    pub(crate) async fn view(&self, n: usize) -> ClusterView {
+        Self::http().get(&format!("{}/v1/cluster", self.url(n))).await.unwrap()
     }
 
     /// A replica's pools, all pages.

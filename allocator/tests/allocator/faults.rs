@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::Tokens;
-use leasehold_protocol::admin::{ClusterView, PolicyView};
+use leasehold_protocol::admin::PolicyView;
 use leasehold_protocol::lease::{AcquireOutcome, LeaseFrameAnswer};
 use leasehold_transport::client::ClientError;
 
@@ -53,12 +53,24 @@ async fn a_replica_that_was_away_for_longer_than_the_log_is_kept_comes_back_by_a
     .await;
     let leader = cluster.leader().await;
     let away = (leader + 1) % 3;
+    let had = cluster.view(away).await.last_log_index.unwrap();
     cluster.stop_replica(away).await;
-    for n in 0..150 {
-        let tenant = format!("t-{}", n % 30);
-        cluster.frame(&frame(&format!("a-{n}"), Vec::new(), vec![acquire(&tenant, 1, 1)])).await;
-    }
-    let leader = cluster.leader().await;
+    // Until the leader's log has no more what the replica lacks next.
+    let began = std::time::Instant::now();
+    let mut n = 0;
+    let leader = loop {
+        for _ in 0..30 {
+            let tenant = format!("t-{}", n % 30);
+            cluster.frame(&frame(&format!("a-{n}"), Vec::new(), vec![acquire(&tenant, 1, 1)])).await;
+            n += 1;
+        }
+        let leader = cluster.leader().await;
+        let view = cluster.view(leader).await;
+        if view.purged_index.is_some_and(|purged| purged > had + 1) {
+            break leader;
+        }
+        assert!(began.elapsed() < PATIENCE, "{view:?}");
+    };
     let wanted = cluster.pools(leader, 100).await;
     assert_eq!(wanted.len(), 30);
     cluster.start_replica(away).await;
@@ -67,8 +79,8 @@ async fn a_replica_that_was_away_for_longer_than_the_log_is_kept_comes_back_by_a
         assert!(began.elapsed() < PATIENCE, "{:?}", cluster.pools(away, 100).await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let view: ClusterView = Cluster::http().get(&format!("{}/v1/cluster", cluster.url(away))).await.unwrap();
-    assert!(view.snapshot_index.is_some(), "{view:?}");
+    let view = cluster.view(away).await;
+    assert!(view.snapshot_index.is_some_and(|index| index > had), "{view:?}");
     // What came by snapshot is on the disk too.
     cluster.stop_replica(away).await;
     cluster.start_replica(away).await;
