@@ -22,6 +22,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(8);
 const LOG_LEN_MAX: u64 = 16 * 1024 * 1024;
 /// Events nobody reads are dropped beyond this many.
 const EVENTS_MAX: usize = 64;
+/// How the line begins that a role ends with when it fails.
+const ERROR_PREFIX: &str = "leasehold: ";
 
 /// What happens to a process.
 #[derive(Debug)]
@@ -93,7 +95,7 @@ impl Child {
     pub(super) fn early_end(&mut self) -> Option<anyhow::Error> {
         match self.events.as_mut()?.try_recv().ok()? {
             Event::Ended { name, how } => {
-                let said = last_line(&self.role);
+                let said = last_words(&self.role);
                 Some(anyhow::anyhow!("the {name} ended ({how}): {said}"))
             }
             Event::NotStarted { name, why } => Some(anyhow::anyhow!("the {name} cannot be started: {why}")),
@@ -198,11 +200,29 @@ fn in_words(ended: std::io::Result<ExitStatus>) -> String {
     ended.map_or_else(|e| e.to_string(), |status| status.to_string())
 }
 
-/// What a process said last.
-fn last_line(role: &Role) -> String {
+fn last_words(role: &Role) -> String {
     let bytes = fs::read(&role.log).unwrap_or_default();
     let tail = bytes.get(bytes.len().saturating_sub(4_096)..).unwrap_or_default();
-    let text = String::from_utf8_lossy(tail);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.map_or_else(|| "it said nothing".to_owned(), |line| line.trim().to_owned())
+    why_it_ended(&String::from_utf8_lossy(tail))
+}
+
+/// The error that a log ends with, or its last line; others may write to the same log after the error.
+fn why_it_ended(log: &str) -> String {
+    let mut lines = log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.clone().next();
+    let error = lines.find_map(|line| line.strip_prefix(ERROR_PREFIX));
+    error.or(last).unwrap_or("it said nothing").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_told_and_not_what_was_logged_after_it() {
+        let log = "INFO starts\nleasehold: allocator: no room\nWARN a former life ends\n\n";
+        assert_eq!(why_it_ended(log), "allocator: no room");
+        assert_eq!(why_it_ended("INFO a\nINFO b\n"), "INFO b");
+        assert_eq!(why_it_ended(""), "it said nothing");
+    }
 }
