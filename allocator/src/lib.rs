@@ -95,6 +95,7 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     let store = take_over(|| Store::open(&settings.data_dir, &identity), is_in_use).await?;
     let line = Line::open(store.clone(), boot_id(), settings.drift_ppm)?;
     let line = Arc::new(line);
+    let had_index = store.last_log_id().map(|id| id.index);
     let machine = Machine::new(store.clone());
     let network = Network::new(http.clone(), &settings.cluster, Arc::clone(&line));
     let config = raft_config(&settings)?;
@@ -122,6 +123,7 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         keys,
         metrics: own.clone(),
         started_at: local_now(),
+        had_index,
         settings,
     });
     tracing::info!(node_id = %node.settings.node_id, listen = %node.settings.listen, "the replica starts");

@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) keys: TrustedKeys,
     pub(crate) metrics: AllocatorMetrics,
     pub(crate) started_at: LocalTime,
+    /// The last entry that its log had when it started.
+    pub(crate) had_index: Option<u64>,
 }
 
 impl Node {
@@ -45,12 +47,21 @@ impl Node {
     /// if it never was.
     pub(crate) fn stale_ms(&self) -> u64 {
         let metrics = self.raft_metrics();
-        let age = if metrics.state == ServerState::Leader {
+        let age = if !self.is_restored(&metrics) {
+            None
+        } else if metrics.state == ServerState::Leader {
             metrics.last_quorum_acked.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
         } else {
             self.line.heard_ms_ago()
         };
         age.unwrap_or_else(|| local_now().ms_since(self.started_at))
+    }
+
+    /// True once everything is applied that its log had when it started, save what another leader has cut off since: the
+    /// ledger is in memory, so that before then it shows a past that this replica had left behind.
+    fn is_restored(&self, metrics: &RaftMetrics<TypeConfig>) -> bool {
+        let has = self.store.last_log_id().map(|id| id.index);
+        metrics.last_applied.map(|id| id.index) >= self.had_index.min(has)
     }
 
     /// The base URL of the leader, if one is known and it is not this replica.
@@ -80,6 +91,8 @@ impl Node {
         let leads = metrics.state == ServerState::Leader;
         if metrics.current_leader.is_none() {
             reasons.push("no leader is known".to_owned());
+        } else if !self.is_restored(&metrics) {
+            reasons.push("what its log had at its start is not applied yet".to_owned());
         } else if self.stale_ms() > self.patience_ms() {
             let who = if leads { "a quorum has not answered" } else { "the leader was not heard" };
             reasons.push(format!("{who} for {} ms", self.stale_ms()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::Tokens;
-use leasehold_protocol::admin::PolicyView;
+use leasehold_protocol::admin::{PolicyView, PoolView};
 use leasehold_protocol::lease::{AcquireOutcome, LeaseFrameAnswer};
 use leasehold_transport::client::ClientError;
 
@@ -14,6 +14,11 @@ fn granted(answer: &LeaseFrameAnswer) -> Tokens {
         AcquireOutcome::Lease(lease) => lease.granted_total,
         other => panic!("no lease: {other:?}"),
     }
+}
+
+/// Tokens that were granted and not given back, over all pools and windows.
+fn sum(pools: &[PoolView]) -> Tokens {
+    pools.iter().fold(Tokens::ZERO, |n, pool| n.saturating_add(pool.leased).saturating_add(pool.spent))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,6 +47,48 @@ async fn what_was_granted_stays_granted_through_a_new_leader_and_a_restart_of_al
     assert_eq!(granted(&third), Tokens(0));
     let repeated = cluster.frame(&frame("a", Vec::new(), vec![acquire("t-0", 1, 60)])).await;
     assert_eq!(granted(&repeated), Tokens(60), "a repetition after all that is still a repetition");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_not_ready_before_it_shows_what_it_had_when_it_stopped() {
+    let mut cluster = Cluster::start().await;
+    for n in 0..200 {
+        let tenant = format!("t-{}", n % 20);
+        cluster.frame(&frame(&format!("a-{n}"), Vec::new(), vec![acquire(&tenant, 1, 1)])).await;
+    }
+    let leader = cluster.leader().await;
+    let wanted = sum(&cluster.pools(leader, 100).await);
+    assert_eq!(wanted, Tokens(200));
+    for n in 0..3 {
+        // What a replica never had, it cannot show.
+        let began = std::time::Instant::now();
+        while sum(&cluster.pools(n, 100).await) != wanted {
+            assert!(began.elapsed() < PATIENCE, "replica {n}");
+        }
+    }
+    for _ in 0..3 {
+        for n in 0..3 {
+            cluster.stop_replica(n).await;
+        }
+        for n in 0..3 {
+            cluster.start_replica(n).await;
+        }
+        for n in 0..3 {
+            let began = std::time::Instant::now();
+            while Cluster::http()
+                .raw()
+                .get(format!("{}/readyz", cluster.url(n)))
+                .send()
+                .await
+                .unwrap()
+                .status()
+                != 200
+            {
+                assert!(began.elapsed() < PATIENCE, "replica {n}");
+            }
+            assert_eq!(sum(&cluster.pools(n, 100).await), wanted, "replica {n}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
