@@ -16,6 +16,7 @@ fn ask(tenant: &str, route: &str) -> AdmitRequest {
     }
 }
 
+/// Tokens that are spent, or may still be.
 fn spent(dev: &Dev, tenant: &str) -> u64 {
     let pools = dev.json(&["pools", "--all", "--rule", "P-TENANT", "--tenant", tenant, "-o", "json"]);
     let items = pools["items"].as_array().unwrap().iter();
@@ -79,12 +80,16 @@ async fn dev_says_ready_keeps_everything_through_kill_9_and_shows_what_is_going_
     let bundle = dev.json(&["bundle", "show"]);
     assert_eq!(bundle["version"], 1);
 
+    // The reads, and three exports of ten.
+    let asked = 35;
     let before = spent(&dev, "birch");
-    assert!(before >= 35, "four reads, three exports of ten: {before}");
+    assert!(before >= asked, "{before}");
     dev.kill();
     let dev = Dev::start(folder.path(), base, &["--regions", "eu,us,ap"]);
     assert_eq!(dev.json(&["bundle", "show"])["version"], 1, "the policy is kept, not published again");
-    assert!(spent(&dev, "birch") >= before, "what was granted before the kill is forgotten");
+    // The agents may have had the time to give back what they held, but what was spent stays so.
+    let after = spent(&dev, "birch");
+    assert!(after >= asked, "{after} of {before}: what was spent before the kill is forgotten");
     let verdict = dev.agent(0).admit(&ask("birch", "catalog")).await.unwrap();
     assert!(matches!(verdict, Verdict::Allowed(_)), "{verdict:?}");
 
