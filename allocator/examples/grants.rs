@@ -14,7 +14,9 @@ use leasehold_allocator::{Member, Settings};
 use leasehold_protocol::admin::{ClusterView, PolicyView};
 use leasehold_protocol::envelope::{Envelope, format_public_key};
 use leasehold_protocol::lease::{Acquire, LeaseFrame, LeaseFrameAnswer, WindowChoice};
-use leasehold_protocol::{AgentId, Holder, Incarnation, NodeId, PoolKey, RegionId, RuleId, TenantId, Tokens};
+use leasehold_protocol::{
+    AgentId, Demand, Holder, Incarnation, NodeId, PoolKey, RegionId, RuleId, TenantId, Tokens,
+};
 use leasehold_transport::client::{HttpClient, LeaderClient};
 use leasehold_transport::shutdown::Shutdown;
 use tokio::task::JoinSet;
@@ -110,13 +112,17 @@ fn frame(client: u64, seq: u64) -> LeaseFrame {
             agent: AgentId::new(format!("a-{client}")).unwrap(),
         },
         incarnation: Incarnation(1),
+        rtt_ms: 0,
         settles: Vec::new(),
         acquires: vec![Acquire {
             pool,
             window: WindowChoice::Current,
             seq,
             need: Tokens(1),
-            want: Tokens(1),
+            least: Tokens(1),
+            boundary: Tokens(0),
+            demand: Demand::default(),
+            extend_only: false,
         }],
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn router(node: &Arc<Node>, metrics: Arc<Metrics>) -> Router {
     let read_token = token.clone().filter(|_| !node.settings.listen.ip().is_loopback());
     let changes = Router::new()
         .route("/v1/leases:frame", post(leases::frame).layer(DefaultBodyLimit::max(FRAME_BYTES_MAX)))
+        .route("/v1/leases:stream", get(leases::stream))
         .route("/v1/policy", post(policy::activate).layer(DefaultBodyLimit::max(ENVELOPE_BYTES_MAX)))
         .merge(network::routes())
         .layer(auth::require_token(token));

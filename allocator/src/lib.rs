@@ -11,6 +11,7 @@ mod metrics;
 mod network;
 mod node;
 mod proposer;
+mod pushes;
 mod reign;
 mod settings;
 mod store;
@@ -38,6 +39,7 @@ use crate::metrics::AllocatorMetrics;
 use crate::network::Network;
 use crate::node::Node;
 use crate::proposer::{Bounds, Proposer, Reigning};
+use crate::pushes::Pushes;
 use crate::reign::{Keeper, Line};
 pub use crate::settings::{Member, Settings};
 pub use crate::store::StoreError;
@@ -96,7 +98,11 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
     let line = Line::open(store.clone(), boot_id(), settings.drift_ppm)?;
     let line = Arc::new(line);
     let had_index = store.last_log_id().map(|id| id.index);
-    let machine = Machine::new(store.clone());
+    let metrics = Arc::new(Metrics::new("allocator"));
+    let own = AllocatorMetrics::default();
+    own.register(&metrics);
+    let pushes = Arc::new(Pushes::new(own.clone()));
+    let machine = Machine::new(store.clone(), Arc::clone(&pushes));
     let network = Network::new(http.clone(), &settings.cluster, Arc::clone(&line));
     let config = raft_config(&settings)?;
     let raft = Raft::new(settings.node_id.0, config, network, store.clone(), machine.clone())
@@ -111,12 +117,11 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         deadline: Duration::from_millis(settings.commit_deadline_ms),
     };
     let (proposer, queue) = Proposer::new(bounds, reigning_now);
-    let metrics = Arc::new(Metrics::new("allocator"));
-    let own = AllocatorMetrics::default();
-    own.register(&metrics);
     let node = Arc::new(Node {
         raft: raft.clone(),
         machine: machine.clone(),
+        pushes,
+        shutdown: shutdown.clone(),
         store,
         line: Arc::clone(&line),
         proposer,
@@ -134,6 +139,7 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         tokio::spawn(proposer::drive(queue, raft.clone(), line, bounds, own)),
         tokio::spawn(form(Arc::clone(&node))),
         tokio::spawn(refresh(Arc::clone(&node))),
+        tokio::spawn(pushes::feed(Arc::clone(&node))),
     ];
     let served = tokio::select! {
         served = listen::serve(listener, http::router(&node, metrics), shutdown) => served.map_err(RunError::Serve),

@@ -5,14 +5,15 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use futures_util::{Stream, TryStreamExt as _};
-use leasehold_ledger::Ledger;
+use leasehold_ledger::{Applied, Ledger};
 use openraft::entry::RaftEntry as _;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use serde::{Deserialize, Serialize};
 
+use crate::pushes::Pushes;
 use crate::store::{Store, StoredSnapshot};
-use crate::types::{Applied, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::types::{LogId, Outcomes, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// The format of a snapshot's content that this version writes, and the newest that it reads.
 const SNAPSHOT_FORMAT: u32 = 1;
@@ -37,12 +38,14 @@ struct Content {
 pub(crate) struct Machine {
     state: Arc<RwLock<State>>,
     store: Store,
+    pushes: Arc<Pushes>,
 }
 
 impl Machine {
-    /// An empty state over `store`; Raft installs the stored snapshot by itself.
-    pub(crate) fn new(store: Store) -> Self {
-        Self { state: Arc::default(), store }
+    /// An empty state over `store`; Raft installs the stored snapshot by itself. What holders are to be told goes to
+    /// `pushes`.
+    pub(crate) fn new(store: Store, pushes: Arc<Pushes>) -> Self {
+        Self { state: Arc::default(), store, pushes }
     }
 
     /// What has been applied, for reading.
@@ -73,16 +76,18 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 let mut state = self.state_mut();
                 state.last_applied = Some(entry.log_id());
                 match &entry.payload {
-                    EntryPayload::Blank => Applied(Vec::new()),
-                    EntryPayload::Normal(proposal) => Applied(state.ledger.apply(&proposal.0)),
+                    EntryPayload::Blank => Applied::default(),
+                    EntryPayload::Normal(proposal) => state.ledger.apply(&proposal.0),
                     EntryPayload::Membership(members) => {
                         state.membership = StoredMembership::new(Some(entry.log_id()), members.clone());
-                        Applied(Vec::new())
+                        Applied::default()
                     }
                 }
             };
+            // Proposed here: this replica leads, so that its streams are the ones that holders listen to.
             if let Some(responder) = responder {
-                responder.send(applied);
+                self.pushes.tell(applied.notices);
+                responder.send(Outcomes(applied.outcomes));
             }
         }
         Ok(())

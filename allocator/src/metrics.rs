@@ -31,6 +31,8 @@ pub(crate) struct AllocatorMetrics {
     acquires: Family<ResultLabel, Counter>,
     settles: Family<ResultLabel, Counter>,
     requests: Family<ResultLabel, Counter>,
+    pushes: Family<ResultLabel, Counter>,
+    streams: Gauge,
     queue: Gauge,
     term: Gauge,
     is_leader: Gauge,
@@ -53,6 +55,8 @@ impl Default for AllocatorMetrics {
             acquires: Family::default(),
             settles: Family::default(),
             requests: Family::default(),
+            pushes: Family::default(),
+            streams: Gauge::default(),
             queue: Gauge::default(),
             term: Gauge::default(),
             is_leader: Gauge::default(),
@@ -81,6 +85,12 @@ impl AllocatorMetrics {
         to.register("allocator_acquires", "Acquires answered here, by outcome", self.acquires.clone());
         to.register("allocator_settles", "Settles answered here, by outcome", self.settles.clone());
         to.register("allocator_requests", "Requests for the log, by result", self.requests.clone());
+        to.register(
+            "allocator_pushes",
+            "What holders were told unasked: on a stream, kept for their next answer, or dropped",
+            self.pushes.clone(),
+        );
+        to.register("allocator_streams", "Streams that agents hold open", self.streams.clone());
         to.register("allocator_queue_requests", "Requests that wait for the log", self.queue.clone());
         to.register("allocator_term", "The Raft term", self.term.clone());
         to.register("allocator_is_leader", "1 if this replica leads", self.is_leader.clone());
@@ -140,14 +150,20 @@ impl AllocatorMetrics {
                     };
                     self.settles.get_or_create(&ResultLabel { result }).inc();
                 }
-                Outcome::Activated(_) => {}
+                Outcome::Activated(_) | Outcome::Noted => {}
             }
         }
+    }
+
+    /// Something that a holder is to be told went this way.
+    pub(crate) fn push(&self, result: &'static str) {
+        self.pushes.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Brings the gauges up to date.
     pub(crate) fn refresh(&self, node: &Node) {
         let raft = node.raft_metrics();
+        self.streams.set(whole(node.pushes.streams_len() as u64));
         self.queue.set(whole(node.proposer.queue_len() as u64));
         self.term.set(whole(raft.current_term));
         self.is_leader.set(i64::from(raft.state == ServerState::Leader));

@@ -6,12 +6,14 @@ use leasehold_protocol::envelope::TrustedKeys;
 use leasehold_protocol::{LocalTime, Problem, ProblemKind};
 use leasehold_transport::clock::local_now;
 use leasehold_transport::health::Readiness;
+use leasehold_transport::shutdown::Shutdown;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 
 use crate::machine::Machine;
 use crate::metrics::AllocatorMetrics;
 use crate::proposer::{Proposer, Reigning};
+use crate::pushes::Pushes;
 use crate::reign::Line;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -22,6 +24,8 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     pub(crate) raft: Raft,
     pub(crate) machine: Machine,
+    pub(crate) pushes: Arc<Pushes>,
+    pub(crate) shutdown: Shutdown,
     pub(crate) store: Store,
     pub(crate) line: Arc<Line>,
     pub(crate) proposer: Proposer,

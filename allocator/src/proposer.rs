@@ -100,6 +100,13 @@ impl Proposer {
         *self.reigning.borrow()
     }
 
+    /// Returns once this replica no longer draws the line.
+    pub(crate) async fn until_reign_ends(&self) {
+        let mut reigning = self.reigning.clone();
+        // An error means that the keeper is gone, and the reign with it.
+        let _ = reigning.wait_for(|now| !matches!(now, Reigning::Yes { .. })).await;
+    }
+
     /// Requests that wait.
     pub(crate) fn queue_len(&self) -> usize {
         self.queue.max_capacity().saturating_sub(self.queue.capacity())

@@ -19,13 +19,13 @@ impl fmt::Display for Proposal {
 
 /// What applying it came to, in the order of its commands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Applied(pub(crate) Vec<Outcome>);
+pub(crate) struct Outcomes(pub(crate) Vec<Outcome>);
 
 openraft::declare_raft_types!(
     /// One leader a term, as in the Raft paper, so that a term names a reign.
     pub(crate) TypeConfig:
         D = Proposal,
-        R = Applied,
+        R = Outcomes,
         NodeId = u64,
         Node = openraft::impls::BasicNode,
         LeaderId = leader_id_std::LeaderId<u64, u64>,

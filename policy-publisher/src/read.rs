@@ -75,7 +75,7 @@ mod tests {
         let wrong = fault(&NORTHSTAR.replacen("limit: 20", "limit: many", 1));
         assert_eq!(wrong.field, "rules[0].fixed_window.limit");
         assert!(
-            wrong.rule.contains("\"many\"") && wrong.rule.contains("line 28 column 28"),
+            wrong.rule.contains("\"many\"") && wrong.rule.contains("line 31 column 28"),
             "{}",
             wrong.rule
         );

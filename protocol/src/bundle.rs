@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Tokens;
-use crate::ids::{BundleVersion, OverrideId, PlanId, RouteId, RuleId, TenantId};
+use crate::ids::{BundleVersion, OverrideId, PlanId, RegionId, RouteId, RuleId, TenantId};
 use crate::window::WindowLength;
 
 /// The format this version writes and reads.
@@ -54,6 +54,55 @@ pub struct Rule {
     pub enforcement: Enforcement,
     /// What stands in for it while its decision cannot be made, on routes whose fail mode is `bounded`.
     pub fallback: Fallback,
+    /// How regions share a pool that is too small for all of them. Counts for leased rules alone.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
+}
+
+/// How regions share a pool that is too small for all of them. It decides who is admitted, never how many.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sharing {
+    /// By which rule.
+    #[serde(default)]
+    pub order: Order,
+    /// Regions whose part is another than 1, sorted by region.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<Weight>,
+}
+
+impl Sharing {
+    /// True for max-min with equal parts.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The part of `region` against the others'.
+    pub fn weight(&self, region: &RegionId) -> u32 {
+        self.weights.iter().find(|w| w.region == *region).map_or(1, |w| w.weight.max(1))
+    }
+}
+
+/// By which rule a pool is shared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Max-min fair: a region that asks for less than its part gets all it asks for, the rest is dealt out evenly.
+    #[default]
+    #[serde(rename = "maxmin")]
+    MaxMin,
+    /// First come, first served.
+    Fcfs,
+}
+
+/// A region's part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// The region.
+    pub region: RegionId,
+    /// Its part, 1 to 1,000.
+    pub weight: u32,
 }
 
 /// A part of a counter's key.

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Tokens;
+use crate::demand::Demand;
 use crate::ids::{BundleVersion, Holder, Incarnation, PoolKey};
 use crate::time::LedgerTime;
 use crate::window::Window;
@@ -25,6 +26,9 @@ pub struct LeaseFrame {
     pub holder: Holder,
     /// Which life of it asks.
     pub incarnation: Incarnation,
+    /// Its usual round trip to the allocator, in ms; 0 if it does not know yet. Sizes and never decides.
+    #[serde(default)]
+    pub rtt_ms: u64,
     /// Settles first: what they give back may be granted to the acquires.
     pub settles: Vec<Settle>,
     /// Wishes for tokens.
@@ -50,10 +54,20 @@ pub struct Acquire {
     pub window: WindowChoice,
     /// Counts up from 1 per (holder, incarnation, pool).
     pub seq: u64,
-    /// Tokens that requests are waiting for now. With `want` 0 as well, only the lease's life is extended.
+    /// Tokens that requests are waiting for now, beyond what is held and asked for already.
     pub need: Tokens,
-    /// Tokens that the forecast asks for on top of what is held, `need` included. A wish, never a right.
-    pub want: Tokens,
+    /// The fewest tokens that let one of them through: less than this helps nobody and is not granted. 0 if none waits.
+    #[serde(default)]
+    pub least: Tokens,
+    /// Tokens that the start of the window is expected to take at once. Counts for [`WindowChoice::Next`] alone.
+    #[serde(default)]
+    pub boundary: Tokens,
+    /// What the holder forecasts. The ledger makes a size of it; a wish, never a right.
+    #[serde(default)]
+    pub demand: Demand,
+    /// It only prolongs the lease's life: nothing is granted and nobody goes hungry.
+    #[serde(default)]
+    pub extend_only: bool,
 }
 
 /// What a holder says of one window: cumulative, applied as maxima, so repeating or reordering is harmless.
@@ -68,6 +82,13 @@ pub struct Settle {
     pub spent_total: Tokens,
     /// Tokens given back so far in this window by this incarnation. The holder will never spend them.
     pub returned_total: Tokens,
+    /// Tokens that requests asked for so far in this window and did not get, because the pool had none for them.
+    /// For the accounts alone.
+    #[serde(default)]
+    pub denied_total: Tokens,
+    /// What the holder forecasts now.
+    #[serde(default)]
+    pub demand: Demand,
 }
 
 /// The allocator's answer to a frame, in the order of its acquires. It says that the settles were taken in, unless an
@@ -78,6 +99,22 @@ pub struct LeaseFrameAnswer {
     pub answers: Vec<AcquireAnswer>,
     /// The bundle that the allocator enforces.
     pub bundle_version: BundleVersion,
+    /// What is to be told to this holder meanwhile, if no stream of it is open.
+    #[serde(default)]
+    pub pushes: Vec<Push>,
+}
+
+/// What the allocator tells a holder without being asked. Loss, repetition and reordering are harmless: a later answer
+/// says the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    /// Which life of the holder is meant.
+    pub incarnation: Incarnation,
+    /// The pool.
+    pub pool: PoolKey,
+    /// The lease as it stands. Its totals and words count; its spans do not, since nobody knows how long a push was on
+    /// its way, so that it never prolongs a life.
+    pub lease: Lease,
 }
 
 /// The answer to one acquire.
@@ -139,4 +176,21 @@ pub struct Lease {
     pub outstanding: Tokens,
     /// Orders the answers about this (pool, window, holder): of two, the higher is newer.
     pub version: u64,
+    /// How the holder shall behave.
+    #[serde(default)]
+    pub supply: Supply,
+}
+
+/// How a holder shall behave, by what the pool has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supply {
+    /// Demand is beyond what is left: what is not needed within seconds is to be given back.
+    #[serde(default)]
+    pub scarce: bool,
+    /// So little is left that only waiting requests are served: asking ahead of need is no use.
+    #[serde(default)]
+    pub direct: bool,
+    /// The pool had less than was needed. Tokens may still come by a push, until the window ends.
+    #[serde(default)]
+    pub short: bool,
 }

@@ -6,6 +6,7 @@ pub mod admin;
 pub mod admit;
 pub mod amount;
 pub mod bundle;
+pub mod demand;
 pub mod envelope;
 pub mod ids;
 pub mod lease;
@@ -17,6 +18,7 @@ pub mod time;
 pub mod window;
 
 pub use amount::{Millitokens, Tokens};
+pub use demand::Demand;
 pub use ids::{
     AgentId, BundleVersion, DecisionId, Holder, IdError, Incarnation, NodeId, OverrideId, PlanId, PoolKey,
     RegionId, RouteId, RuleId, TenantId,

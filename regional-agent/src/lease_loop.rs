@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use leasehold_admission::lease::{LeaseEffect, LeaseInput};
 use leasehold_protocol::LocalTime;
-use leasehold_protocol::lease::{LeaseFrame, LeaseFrameAnswer};
+use leasehold_protocol::lease::{LeaseFrame, LeaseFrameAnswer, Push};
 use leasehold_protocol::machine::Machine as _;
 use leasehold_transport::client::LeaderClient;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -22,7 +23,12 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Runs until `stop` resolves, then gives back what was not spent.
-pub(crate) async fn run(agent: Arc<Agent>, leader: LeaderClient, stop: impl Future<Output = ()>) {
+pub(crate) async fn run(
+    agent: Arc<Agent>,
+    leader: LeaderClient,
+    mut pushes: mpsc::Receiver<Push>,
+    stop: impl Future<Output = ()>,
+) {
     let mut sendings: JoinSet<LeaseInput> = JoinSet::new();
     let mut input = LeaseInput::Tick;
     tokio::pin!(stop);
@@ -38,6 +44,7 @@ pub(crate) async fn run(agent: Arc<Agent>, leader: LeaderClient, stop: impl Futu
                     input = LeaseInput::Tick;
                 }
             },
+            Some(push) = pushes.recv() => input = LeaseInput::Pushed(push),
             () = agent.lease_due.notified() => input = LeaseInput::Tick,
             () = tokio::time::sleep_until(sleep) => input = LeaseInput::Tick,
         }

@@ -2,7 +2,7 @@
 //!
 //! The shell around [`leasehold_admission`]: it owns the sockets, clocks, tasks and files of one agent, and decides
 //! nothing. Three tasks share one core behind one lock that is never held across a wait: the HTTP service, the lease
-//! loop, and the policy loop.
+//! loop, and the policy loop. A fourth listens to the allocator on behalf of the lease loop.
 
 mod clock;
 mod durable;
@@ -12,6 +12,7 @@ mod lease_loop;
 mod metrics;
 mod policy_loop;
 mod policy_store;
+mod push_loop;
 mod settings;
 mod state;
 
@@ -27,6 +28,7 @@ use leasehold_transport::listen::{self, Listen, ListenError};
 use leasehold_transport::settings::SettingError;
 use leasehold_transport::shutdown::{RoleFuture, Shutdown};
 use leasehold_transport::takeover::take_over;
+use tokio::sync::mpsc;
 
 use crate::clock::{local_now, wall_now};
 use crate::durable::DataDir;
@@ -40,6 +42,8 @@ use crate::state::Agent;
 const POLL_SLACK: Duration = Duration::from_secs(10);
 /// How often idle counters are swept and gauges brought up to date.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// Pushes that wait for the lease loop; the stream is read no faster.
+const PUSHES_QUEUED_MAX: usize = 256;
 /// How many due counters a sweep looks at.
 const SWEEP_LOOKS_MAX: usize = 4_096;
 
@@ -109,7 +113,9 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         bundle = %agent.admission().version(), "the agent starts");
 
     let (stop_leasing, leasing_stops) = tokio::sync::oneshot::channel::<()>();
-    let mut leases = tokio::spawn(lease_loop::run(Arc::clone(&agent), leader, async {
+    let (tell, told) = mpsc::channel(PUSHES_QUEUED_MAX);
+    let listening = tokio::spawn(push_loop::run(Arc::clone(&agent), leader.clone(), tell));
+    let mut leases = tokio::spawn(lease_loop::run(Arc::clone(&agent), leader, told, async {
         // A dropped sender stops it too.
         let _ = leasing_stops.await;
     }));
@@ -119,7 +125,7 @@ async fn live(settings: Settings, shutdown: Shutdown) -> Result<(), RunError> {
         served = listen::serve(listener, http::router(&agent, metrics), shutdown) => Ok(served),
         Err(e) = &mut leases => Err(RunError::LeaseLoop(e)),
     };
-    for task in [policy, sweeps] {
+    for task in [policy, sweeps, listening] {
         task.abort();
         // Waited for, since the data directory stays locked until the follower is gone.
         drop(task.await);

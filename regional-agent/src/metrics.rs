@@ -49,6 +49,8 @@ pub(crate) struct AgentMetrics {
     undecided: Family<UndecidedLabels, Counter>,
     hold_seconds: Histogram,
     frames: Family<ResultLabel, Counter>,
+    pushes: Counter,
+    stream_open: Gauge,
     bundles: Family<ResultLabel, Counter>,
     leases: Gauge,
     leased_tokens: Gauge,
@@ -71,6 +73,8 @@ impl Default for AgentMetrics {
             undecided: Family::default(),
             hold_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 12)),
             frames: Family::default(),
+            pushes: Counter::default(),
+            stream_open: Gauge::default(),
             bundles: Family::default(),
             leases: Gauge::default(),
             leased_tokens: Gauge::default(),
@@ -103,6 +107,8 @@ impl AgentMetrics {
             self.hold_seconds.clone(),
         );
         to.register("agent_frames", "Lease frames by result", self.frames.clone());
+        to.register("agent_pushes", "What the allocator said unasked", self.pushes.clone());
+        to.register("agent_push_stream_open", "1 while the allocator can say so", self.stream_open.clone());
         to.register("agent_bundles", "Offered bundles by result", self.bundles.clone());
         to.register("agent_leases", "Leases that may be spent now", self.leases.clone());
         to.register("agent_leased_tokens", "Tokens in them", self.leased_tokens.clone());
@@ -190,6 +196,16 @@ impl AgentMetrics {
     /// What came of a lease frame.
     pub(crate) fn frame(&self, result: &'static str) {
         self.frames.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// The allocator said something unasked.
+    pub(crate) fn pushed(&self) {
+        self.pushes.inc();
+    }
+
+    /// Whether it can.
+    pub(crate) fn stream_open(&self, is_open: bool) {
+        self.stream_open.set(i64::from(is_open));
     }
 
     /// What came of an offered bundle.

@@ -60,6 +60,11 @@ impl AgentHost {
         }
     }
 
+    /// Its name at the allocator.
+    pub fn holder(&self) -> Holder {
+        holder(self.number)
+    }
+
     /// It dies and comes back: a new life that holds nothing. `same_life` is how it must never be.
     pub fn restart(&mut self, same_life: bool) {
         self.incarnation = Incarnation(self.incarnation.0 + u64::from(!same_life));

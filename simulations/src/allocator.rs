@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use leasehold_ledger::clock::{Accession, LeaderLine, LineAnswer, LineEstimate, accede};
-use leasehold_ledger::{Command, Entry, Ledger, Outcome};
+use leasehold_ledger::{Applied, Command, Entry, Ledger};
 use leasehold_protocol::bundle::{Algorithm, Limit};
 use leasehold_protocol::{BundleVersion, LedgerTime, LocalTime, Tokens};
 
@@ -119,14 +119,14 @@ impl<T: Clone> AllocatorModel<T> {
 
     /// The leader stamps and proposes; the entry waits for its quorum. `Some` only if the leader answers without
     /// waiting, as it never should.
-    pub fn propose(&mut self, now: TrueTime, commands: Vec<Command>, reply: T) -> Option<(Vec<Outcome>, T)> {
+    pub fn propose(&mut self, now: TrueTime, commands: Vec<Command>, reply: T) -> Option<(Applied, T)> {
         let leader = self.leader.filter(|_| self.is_placed)?;
         let clock = self.replica(leader).clock;
         let stamp = self.line.stamp(clock.local(now), clock.wall(now));
         let entry = Entry { stamp, commands };
         let early = self.answer_before_durable.then(|| {
-            let outcomes = self.replica_mut(leader).ledger.apply(&entry);
-            (outcomes, reply.clone())
+            let applied = self.replica_mut(leader).ledger.apply(&entry);
+            (applied, reply.clone())
         });
         self.proposed.push_back(Proposal { entry, reply });
         early
@@ -134,7 +134,7 @@ impl<T: Clone> AllocatorModel<T> {
 
     /// The oldest proposal has reached a quorum, which `follower` is of and knows the reign from now on: it is
     /// committed, applied at the leader, and may be answered.
-    pub fn commit(&mut self, now: TrueTime, follower: usize) -> Option<(Vec<Outcome>, T)> {
+    pub fn commit(&mut self, now: TrueTime, follower: usize) -> Option<(Applied, T)> {
         let leader = self.leader?;
         let Proposal { entry, reply } = self.proposed.pop_front()?;
         self.hear(now, follower, self.reign, entry.stamp);

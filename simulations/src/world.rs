@@ -7,12 +7,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use leasehold_admission::lease::LeaseSettings;
-use leasehold_ledger::{Command, Outcome};
+use leasehold_ledger::{Applied, Command, Ledger, Notice, Outcome};
 use leasehold_protocol::bundle::{
     Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan as TenantPlan,
-    Route, Rule, Tenant,
+    Route, Rule, Sharing, Tenant,
 };
-use leasehold_protocol::lease::{Acquire, AcquireAnswer, AcquireOutcome, LeaseFrameAnswer};
+use leasehold_protocol::lease::{Acquire, AcquireAnswer, AcquireOutcome, LeaseFrameAnswer, Push};
 use leasehold_protocol::{
     BundleVersion, LedgerTime, PlanId, PoolKey, RouteId, RuleId, TenantId, Tokens, WindowLength,
 };
@@ -28,6 +28,8 @@ use crate::plan::{Mutant, Plan};
 /// Heartbeats between replicas: how often, and the longest delay, in ms.
 const HEARTBEAT_MS: u64 = 100;
 const HEARTBEAT_DELAY_MAX_MS: u64 = 20;
+/// How often the leader looks at who went hungry, in ms.
+const FEED_MS: u64 = 100;
 /// How long an entry can take to its quorum, in ms.
 const COMMIT_MAX_MS: u64 = 30;
 /// The longest time between a heartbeat that a quorum heard and the election after it, in ms.
@@ -81,6 +83,8 @@ enum Event {
     Wake { agent: usize },
     FrameArrives(Sending),
     AnswerArrives { sending: Sending, answer: LeaseFrameAnswer },
+    PushArrives { agent: usize, push: Push },
+    Feed,
     FrameDeadline { agent: usize, frame_id: u64, sent: u64 },
     Commit { reign: u64 },
     Heartbeat,
@@ -182,6 +186,7 @@ impl World {
         self.publish(Tokens(self.plan.limit), self.plan.window_ms);
         self.commit();
         self.after(0, Event::Heartbeat);
+        self.after(FEED_MS, Event::Feed);
         for agent in 0..self.plan.agents {
             self.after(1, Event::Request { agent });
         }
@@ -210,6 +215,8 @@ impl World {
             Event::Wake { agent } => self.wake(agent),
             Event::FrameArrives(sending) => self.frame_arrives(sending),
             Event::AnswerArrives { sending, answer } => self.answer_arrives(&sending, answer),
+            Event::PushArrives { agent, push } => self.push_arrives(agent, push),
+            Event::Feed => self.feed(),
             Event::FrameDeadline { agent, frame_id, sent } => self.frame_deadline(agent, frame_id, sent),
             Event::Commit { reign } if reign == self.allocator.reign => self.commit(),
             Event::Heartbeat => self.heartbeat(),
@@ -271,16 +278,17 @@ impl World {
                 outcome: AcquireOutcome::ClockUncertain { retry_ms: 1_000 },
             };
             let answers = frame.acquires.iter().map(uncertain).collect();
-            let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(self.version) };
+            let answer = self.answer_of(answers);
             self.transmit(sending.agent, &Event::AnswerArrives { sending, answer });
             return;
         }
         let (holder, incarnation) = (&frame.holder, frame.incarnation);
-        let mut commands: Vec<Command> = frame
-            .settles
-            .iter()
-            .map(|settle| Command::Settle { holder: holder.clone(), incarnation, settle: settle.clone() })
-            .collect();
+        let mut commands = vec![Command::Hear { holder: holder.clone(), incarnation, rtt_ms: frame.rtt_ms }];
+        commands.extend(frame.settles.iter().map(|settle| Command::Settle {
+            holder: holder.clone(),
+            incarnation,
+            settle: settle.clone(),
+        }));
         commands.extend(frame.acquires.iter().map(|acquire| Command::Acquire {
             holder: holder.clone(),
             incarnation,
@@ -293,9 +301,13 @@ impl World {
         let early = self.allocator.propose(self.now, commands, reply);
         let wait = self.rng.random_range(1..=COMMIT_MAX_MS);
         self.after(wait, Event::Commit { reign: self.allocator.reign });
-        if let Some((outcomes, reply)) = early {
-            self.answer(outcomes, reply);
+        if let Some((applied, reply)) = early {
+            self.answer(applied, reply);
         }
+    }
+
+    fn answer_of(&self, answers: Vec<AcquireAnswer>) -> LeaseFrameAnswer {
+        LeaseFrameAnswer { answers, bundle_version: BundleVersion(self.version), pushes: Vec::new() }
     }
 
     fn commit(&mut self) {
@@ -304,10 +316,10 @@ impl World {
         let follower = (leader + self.rng.random_range(1..REPLICAS)) % REPLICAS;
         let answered = self.allocator.commit(self.now, follower);
         self.take_limits();
-        if let Some((outcomes, reply)) = answered {
-            self.answer(outcomes, reply);
+        if let Some((applied, reply)) = answered {
+            self.answer(applied, reply);
         }
-        if let Some(Err(broken)) = self.allocator.ledger().map(leasehold_ledger::Ledger::check_invariants) {
+        if let Some(Err(broken)) = self.allocator.ledger().map(Ledger::check_invariants) {
             self.checker.fail(format!("invariant: {broken}"));
         }
         let replica = self.rng.random_range(0..REPLICAS);
@@ -322,13 +334,20 @@ impl World {
         }
     }
 
-    fn answer(&mut self, outcomes: Vec<Outcome>, reply: Option<Sending>) {
+    /// Sends out what an entry came to: pushes, and the answer if it was a frame's.
+    fn answer(&mut self, applied: Applied, reply: Option<Sending>) {
+        let Applied { outcomes, notices } = applied;
+        for Notice { holder, push } in notices {
+            if let Some(agent) = self.agents.iter().position(|a| a.host.holder() == holder) {
+                self.transmit(agent, &Event::PushArrives { agent, push });
+            }
+        }
         let Some(sending) = reply else {
             return;
         };
         let acquired = outcomes.into_iter().filter_map(|outcome| match outcome {
             Outcome::Acquired(outcome) => Some(outcome),
-            Outcome::Settled(_) | Outcome::Activated(_) => None,
+            Outcome::Settled(_) | Outcome::Activated(_) | Outcome::Noted => None,
         });
         let mut answers = Vec::new();
         for (acquire, mut outcome) in sending.frame.acquires.iter().zip(acquired) {
@@ -341,7 +360,7 @@ impl World {
             }
             answers.push(AcquireAnswer { pool: acquire.pool.clone(), seq: acquire.seq, outcome });
         }
-        let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(self.version) };
+        let answer = self.answer_of(answers);
         self.transmit(sending.agent, &Event::AnswerArrives { sending, answer });
     }
 
@@ -358,6 +377,15 @@ impl World {
             }
         }
         self.after(HEARTBEAT_MS, Event::Heartbeat);
+    }
+
+    /// What the leader's shell does for those that went hungry.
+    fn feed(&mut self) {
+        let is_due = self.allocator.is_placed() && self.allocator.ledger().is_some_and(Ledger::could_feed);
+        if is_due {
+            self.propose(vec![Command::Feed], None);
+        }
+        self.after(FEED_MS, Event::Feed);
     }
 
     /// A new bundle with this limit and window goes through the log, as every other command.
@@ -441,6 +469,7 @@ fn bundle(version: u64, limit: Tokens, window_ms: u64) -> Bundle {
             },
             enforcement: Enforcement::Leased,
             fallback: Fallback::Refuse,
+            sharing: Sharing::default(),
         }],
         plans: vec![TenantPlan { id: plan.clone(), limits: vec![] }],
         tenants: vec![Tenant {

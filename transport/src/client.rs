@@ -22,6 +22,11 @@ const PING_DEADLINE: Duration = Duration::from_secs(2);
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// How long lines are read from one answer: then a new call shows that the other side still means us.
+pub const LINES_MAX: Duration = Duration::from_hours(1);
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
 /// Why a call brought no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -73,6 +78,7 @@ impl ClientError {
 pub struct HttpClient {
     inner: reqwest::Client,
     token: Option<Secret>,
+    deadline: Duration,
 }
 
 impl HttpClient {
@@ -89,7 +95,7 @@ impl HttpClient {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|e| ClientError::Build(in_full(&e)))?;
-        Ok(Self { inner, token })
+        Ok(Self { inner, token, deadline })
     }
 
     /// The client below, for calls whose bodies are not JSON. It sends no token by itself.
@@ -131,6 +137,22 @@ impl HttpClient {
         self.send(url, request).await
     }
 
+    /// Reads `url` as lines that come for as long as both sides like, but no longer than [`LINES_MAX`]. The deadline
+    /// holds for the head alone; after `idle` without a byte the other side counts as gone.
+    pub async fn lines(&self, url: &str, idle: Duration) -> Result<Lines, ClientError> {
+        let request = self.authorized(self.inner.get(url)).timeout(LINES_MAX);
+        let Ok(answer) = tokio::time::timeout(self.deadline, request.send()).await else {
+            let reason = "the deadline passed".to_owned();
+            return Err(ClientError::Unreachable { url: url.to_owned(), reason });
+        };
+        let answer = answer.map_err(|e| unreachable_error(url, &e))?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(refusal(url, status, &body_of(url, answer).await?));
+        }
+        Ok(Lines { url: url.to_owned(), answer, idle, buffer: Vec::new() })
+    }
+
     async fn send<T: DeserializeOwned>(&self, url: &str, request: RequestBuilder) -> Result<T, ClientError> {
         let answer = self.authorized(request).send().await.map_err(|e| unreachable_error(url, &e))?;
         let status = answer.status();
@@ -140,6 +162,43 @@ impl HttpClient {
         }
         serde_json::from_slice(&bytes)
             .map_err(|e| ClientError::Body { url: url.to_owned(), reason: e.to_string() })
+    }
+}
+
+/// An answer that comes line by line.
+#[derive(Debug)]
+pub struct Lines {
+    url: String,
+    answer: Response,
+    idle: Duration,
+    /// Bytes of lines that have not been taken.
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line without its end, perhaps empty; `None` once the other side has ended the answer.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let rest = self.buffer.split_off(end.saturating_add(1));
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                let reason = format!("a line of more than {LINE_BYTES_MAX} bytes");
+                return Err(ClientError::Body { url: self.url.clone(), reason });
+            }
+            match tokio::time::timeout(self.idle, self.answer.chunk()).await {
+                Ok(Ok(Some(bytes))) => self.buffer.extend_from_slice(&bytes),
+                Ok(Ok(None)) => return Ok(None),
+                Ok(Err(e)) => return Err(unreachable_error(&self.url, &e)),
+                Err(_) => {
+                    let reason = format!("it was silent for {} ms", self.idle.as_millis());
+                    return Err(ClientError::Unreachable { url: self.url.clone(), reason });
+                }
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What goes into the log and what comes out of applying it.
 
 use leasehold_protocol::bundle::Bundle;
-use leasehold_protocol::lease::{Acquire, AcquireOutcome, Settle};
+use leasehold_protocol::lease::{Acquire, AcquireOutcome, Push, Settle};
 use leasehold_protocol::{BundleVersion, Holder, Incarnation, LedgerTime, Tokens};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,17 @@ pub enum Command {
         /// What.
         settle: Settle,
     },
+    /// A holder lives. Heads every frame.
+    Hear {
+        /// Who.
+        holder: Holder,
+        /// Which life of it.
+        incarnation: Incarnation,
+        /// Its usual round trip, in ms; 0 if unknown.
+        rtt_ms: u64,
+    },
+    /// Time for those that went hungry to get what is left.
+    Feed,
     /// A verified bundle becomes the policy of the ledger, if its version is the next one.
     ActivateBundle {
         /// The bundle.
@@ -56,6 +67,27 @@ pub enum Outcome {
     Settled(SettleOutcome),
     /// Of an activation.
     Activated(ActivateOutcome),
+    /// Of what needs no answer.
+    Noted,
+}
+
+/// What came of an entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// One for each command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// What holders are to be told unasked. Whoever applied the entry as leader tells them; losing one costs time, never
+    /// tokens.
+    pub notices: Vec<Notice>,
+}
+
+/// Something to be told to a holder unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Whom.
+    pub holder: Holder,
+    /// What.
+    pub push: Push,
 }
 
 /// What came of a settle.

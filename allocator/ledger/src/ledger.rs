@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leasehold_protocol::bundle::{Bundle, Limit};
-use leasehold_protocol::lease::{Acquire, AcquireOutcome, Settle};
+use leasehold_protocol::bundle::{Bundle, Limit, Sharing};
+use leasehold_protocol::lease::{Acquire, AcquireOutcome, Push, Settle};
 use leasehold_protocol::{BundleVersion, Holder, Incarnation, LedgerTime, PoolKey, Tokens, WindowLength};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{ActivateOutcome, Command, Entry, Outcome, SettleOutcome};
+use crate::command::{ActivateOutcome, Applied, Command, Entry, Notice, Outcome, SettleOutcome};
+use crate::holders::Holders;
 use crate::pairs;
-use crate::pool::{Pool, RETRY_MS};
+use crate::pool::{Pool, RETRY_MS, Scope, Told};
 
 /// Every pool, every lease, the policy they follow and the time they live in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,9 +20,11 @@ pub struct Ledger {
     pub(crate) policy: Option<Policy>,
     #[serde(with = "pairs")]
     pub(crate) pools: BTreeMap<PoolKey, Pool>,
-    /// The highest life seen of each holder.
-    #[serde(with = "pairs")]
-    pub(crate) lives: BTreeMap<Holder, Incarnation>,
+    /// The latest life of each holder.
+    pub(crate) holders: Holders,
+    /// Pools in which somebody went hungry.
+    #[serde(default)]
+    pub(crate) starving: BTreeSet<PoolKey>,
     /// When each pool next has a window to close, or is to be forgotten: kept so that time passes in the windows that end, not in all.
     pub(crate) endings: BTreeSet<(LedgerTime, PoolKey)>,
 }
@@ -35,12 +38,26 @@ pub(crate) struct Policy {
 
 impl Ledger {
     /// Applies one entry: time first, then its commands in order. The outcomes are in the commands' order.
-    pub fn apply(&mut self, entry: &Entry) -> Vec<Outcome> {
+    pub fn apply(&mut self, entry: &Entry) -> Applied {
         self.now = self.now.max(entry.stamp);
         self.close_windows();
-        let outcomes = entry.commands.iter().map(|command| self.command(command)).collect();
+        let mut applied = Applied::default();
+        for command in &entry.commands {
+            let outcome = self.command(command, &mut applied.notices);
+            applied.outcomes.push(outcome);
+        }
         debug_assert_eq!(self.check_touched(entry), Ok(()));
-        outcomes
+        applied
+    }
+
+    /// True if [`Command::Feed`] would do something: somebody is hungry where tokens are left for it.
+    pub fn could_feed(&self) -> bool {
+        self.starving.iter().any(|key| {
+            let Some((length, contract)) = self.contract(key) else { return false };
+            let sharing = self.sharing(key);
+            let scope = Scope { now: self.now, length, contract, sharing: &sharing, holders: &self.holders };
+            self.pools.get(key).is_some_and(|pool| pool.could_feed(&scope))
+        })
     }
 
     /// Ledger time.
@@ -76,41 +93,102 @@ impl Ledger {
             .unwrap_or(0)
     }
 
-    fn command(&mut self, command: &Command) -> Outcome {
+    fn command(&mut self, command: &Command, notices: &mut Vec<Notice>) -> Outcome {
         match command {
             Command::Acquire { holder, incarnation, acquire } => {
-                Outcome::Acquired(self.acquire(holder, *incarnation, acquire))
+                Outcome::Acquired(self.acquire(holder, *incarnation, acquire, notices))
             }
             Command::Settle { holder, incarnation, settle } => {
-                Outcome::Settled(self.settle(holder, *incarnation, settle))
+                Outcome::Settled(self.settle(holder, *incarnation, settle, notices))
             }
-            Command::ActivateBundle { bundle, digest } => Outcome::Activated(self.activate(bundle, digest)),
+            Command::Hear { holder, incarnation, rtt_ms } => {
+                self.holders.hear(holder, *incarnation, self.now, *rtt_ms);
+                Outcome::Noted
+            }
+            Command::Feed => {
+                let keys: Vec<PoolKey> = self.starving.iter().cloned().collect();
+                for key in &keys {
+                    self.feed(key, notices);
+                }
+                Outcome::Noted
+            }
+            Command::ActivateBundle { bundle, digest } => {
+                Outcome::Activated(self.activate(bundle, digest, notices))
+            }
         }
     }
 
-    fn acquire(&mut self, holder: &Holder, incarnation: Incarnation, acquire: &Acquire) -> AcquireOutcome {
-        if let Some(seen) = self.lives.get(holder)
-            && *seen > incarnation
-        {
-            return AcquireOutcome::StaleIncarnation { seen: *seen };
+    fn acquire(
+        &mut self,
+        holder: &Holder,
+        incarnation: Incarnation,
+        acquire: &Acquire,
+        notices: &mut Vec<Notice>,
+    ) -> AcquireOutcome {
+        if let Some(seen) = self.holders.later_than(holder, incarnation) {
+            return AcquireOutcome::StaleIncarnation { seen };
         }
         let Some((length, contract)) = self.contract(&acquire.pool) else {
             return AcquireOutcome::UnknownPool;
         };
-        self.lives.insert(holder.clone(), incarnation);
-        let key = (holder.clone(), incarnation);
+        self.holders.hear(holder, incarnation, self.now, 0);
+        let life = (holder.clone(), incarnation);
+        let sharing = self.sharing(&acquire.pool);
+        let holders = &self.holders;
+        let scope = Scope { now: self.now, length, contract, sharing: &sharing, holders };
         let pool = self.pools.entry(acquire.pool.clone()).or_default();
-        let lease = pool.acquire(self.now, &key, acquire, length, contract);
+        let mut told = Vec::new();
+        let lease = pool.acquire(&scope, &life, acquire, &mut told);
         self.endings.insert((lease.window.end, acquire.pool.clone()));
+        if lease.supply.short {
+            self.starving.insert(acquire.pool.clone());
+        }
+        tell(&acquire.pool, told, notices);
         AcquireOutcome::Lease(lease)
     }
 
-    fn settle(&mut self, holder: &Holder, incarnation: Incarnation, settle: &Settle) -> SettleOutcome {
-        let key = (holder.clone(), incarnation);
-        self.pools.get_mut(&settle.pool).map_or(SettleOutcome::Over, |pool| pool.settle(&key, settle))
+    fn settle(
+        &mut self,
+        holder: &Holder,
+        incarnation: Incarnation,
+        settle: &Settle,
+        notices: &mut Vec<Notice>,
+    ) -> SettleOutcome {
+        let life = (holder.clone(), incarnation);
+        let Some(pool) = self.pools.get_mut(&settle.pool) else { return SettleOutcome::Over };
+        let outcome = pool.settle(self.now, &life, settle);
+        if matches!(outcome, SettleOutcome::Applied { returned } if !returned.is_zero()) {
+            self.feed(&settle.pool, notices);
+        }
+        outcome
     }
 
-    fn activate(&mut self, bundle: &Bundle, digest: &str) -> ActivateOutcome {
+    /// Gives what a pool has to those that went hungry.
+    fn feed(&mut self, key: &PoolKey, notices: &mut Vec<Notice>) {
+        if !self.starving.contains(key) {
+            return;
+        }
+        let Some((length, contract)) = self.contract(key) else { return };
+        let sharing = self.sharing(key);
+        let scope = Scope { now: self.now, length, contract, sharing: &sharing, holders: &self.holders };
+        let mut told = Vec::new();
+        let is_starving = self.pools.get_mut(key).is_some_and(|pool| {
+            pool.feed(&scope, &mut told);
+            pool.open.values().any(|window| !window.hungry.is_empty())
+        });
+        if !is_starving {
+            self.starving.remove(key);
+        }
+        tell(key, told, notices);
+    }
+
+    /// How regions share a pool.
+    fn sharing(&self, key: &PoolKey) -> Sharing {
+        let rule = self.policy.as_ref().and_then(|p| p.bundle.rules.iter().find(|rule| rule.id == key.rule));
+        rule.map(|rule| rule.sharing.clone()).unwrap_or_default()
+    }
+
+    fn activate(&mut self, bundle: &Bundle, digest: &str, notices: &mut Vec<Notice>) -> ActivateOutcome {
         let active = self.bundle_version();
         if bundle.version == active && self.bundle_digest() == Some(digest) {
             return ActivateOutcome::AlreadyActive { version: active };
@@ -128,6 +206,8 @@ impl Ledger {
             if let Some(pool) = self.pools.get_mut(&key) {
                 pool.set_contract(contract);
             }
+            // A higher limit feeds who went hungry by the lower one.
+            self.feed(&key, notices);
         }
         ActivateOutcome::Active { version: bundle.version }
     }
@@ -153,6 +233,9 @@ impl Ledger {
             let known = self.contract(&key).is_some();
             if let Some(pool) = self.pools.get_mut(&key) {
                 pool.close(self.now);
+                if pool.open.values().all(|window| window.hungry.is_empty()) {
+                    self.starving.remove(&key);
+                }
                 if !known && pool.open.is_empty() {
                     if pool.remembers_commands() {
                         self.endings.insert((self.now.saturating_add_ms(RETRY_MS), key));
@@ -175,7 +258,8 @@ impl Ledger {
             let key = match command {
                 Command::Acquire { acquire, .. } => &acquire.pool,
                 Command::Settle { settle, .. } => &settle.pool,
-                Command::ActivateBundle { .. } => return self.check_invariants(),
+                Command::Hear { .. } => continue,
+                Command::Feed | Command::ActivateBundle { .. } => return self.check_invariants(),
             };
             if let Some(pool) = self.pools.get(key) {
                 self.check_pool(key, pool)?;
@@ -220,4 +304,11 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+fn tell(pool: &PoolKey, told: Vec<Told>, notices: &mut Vec<Notice>) {
+    notices.extend(told.into_iter().map(|Told { life: (holder, incarnation), lease }| Notice {
+        holder,
+        push: Push { incarnation, pool: pool.clone(), lease },
+    }));
 }

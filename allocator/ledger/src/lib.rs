@@ -12,14 +12,16 @@
 
 pub mod clock;
 mod command;
+mod holders;
 mod ledger;
 mod pairs;
 mod pool;
 mod sequences;
-pub mod sizing;
+mod sizing;
+mod supply;
 #[cfg(test)]
 mod tests;
 mod views;
 
-pub use command::{ActivateOutcome, Command, Entry, Outcome, SettleOutcome};
+pub use command::{ActivateOutcome, Applied, Command, Entry, Notice, Outcome, SettleOutcome};
 pub use ledger::Ledger;

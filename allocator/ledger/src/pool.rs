@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leasehold_protocol::lease::{Acquire, Lease, SESSION_MS_MAX, Settle, WindowChoice};
-use leasehold_protocol::{Holder, Incarnation, LedgerTime, Tokens, Window, WindowLength};
+use leasehold_protocol::bundle::Sharing;
+use leasehold_protocol::lease::{Acquire, Lease, SESSION_MS_MAX, Settle, Supply, WindowChoice};
+use leasehold_protocol::{Demand, Holder, Incarnation, LedgerTime, Tokens, Window, WindowLength};
 use serde::{Deserialize, Serialize};
 
 use crate::command::SettleOutcome;
+use crate::holders::Holders;
 use crate::pairs;
 use crate::sequences::Sequences;
-use crate::sizing::{self, Ask};
 
 /// How many closed windows a pool remembers.
 pub(crate) const CLOSED_MAX: usize = 64;
@@ -21,12 +22,18 @@ const SETTLEABLE: usize = 2;
 /// up after a few seconds, so no retry comes later.
 pub(crate) const RETRY_MS: u64 = 120_000;
 
+/// One life of a holder.
+pub(crate) type Life = (Holder, Incarnation);
+
 /// One lease: what one life of a holder has of one window. Cumulative, so that answers can be lost or repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseAccount {
     pub(crate) granted: Tokens,
     pub(crate) returned: Tokens,
     pub(crate) spent: Tokens,
+    /// Asked for and not had, because the pool had none.
+    #[serde(default)]
+    pub(crate) denied: Tokens,
     pub(crate) expires_at: LedgerTime,
 }
 
@@ -42,6 +49,17 @@ impl LeaseAccount {
     }
 }
 
+/// A holder that got less than it needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hunger {
+    /// Tokens that it lacks.
+    pub(crate) need: Tokens,
+    /// The fewest that help.
+    pub(crate) least: Tokens,
+    /// Until when its requests wait.
+    pub(crate) until: LedgerTime,
+}
+
 /// A pool in one window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowPool {
@@ -51,12 +69,49 @@ pub(crate) struct WindowPool {
     /// Granted and not given back, over all leases. Above `contract` only after the contract was lowered.
     pub(crate) committed: Tokens,
     #[serde(with = "pairs")]
-    pub(crate) leases: BTreeMap<(Holder, Incarnation), LeaseAccount>,
+    pub(crate) leases: BTreeMap<Life, LeaseAccount>,
+    /// Demand is beyond what is left: holders give back what they do not need soon.
+    #[serde(default)]
+    pub(crate) is_scarce: bool,
+    /// Who waits for what is given back.
+    #[serde(with = "pairs", default)]
+    pub(crate) hungry: BTreeMap<Life, Hunger>,
+}
+
+/// Everything about a command that is not in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) now: LedgerTime,
+    pub(crate) length: WindowLength,
+    pub(crate) contract: Tokens,
+    pub(crate) sharing: &'a Sharing,
+    pub(crate) holders: &'a Holders,
+}
+
+/// What a life forecast last, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) demand: Demand,
+    pub(crate) at: LedgerTime,
+}
+
+/// A lease as it stands, to be told to its holder unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) life: Life,
+    pub(crate) lease: Lease,
 }
 
 impl WindowPool {
     fn new(window: Window, contract: Tokens) -> Self {
-        Self { window, contract, committed: Tokens::ZERO, leases: BTreeMap::new() }
+        Self {
+            window,
+            contract,
+            committed: Tokens::ZERO,
+            leases: BTreeMap::new(),
+            is_scarce: false,
+            hungry: BTreeMap::new(),
+        }
     }
 
     /// Tokens that can be granted.
@@ -64,7 +119,14 @@ impl WindowPool {
         self.contract.saturating_sub(self.committed)
     }
 
-    fn settle(&mut self, key: &(Holder, Incarnation), settle: &Settle, open: bool) -> SettleOutcome {
+    /// Tokens that living holders other than `life` may still give back.
+    fn outstanding_of_others(&self, life: &Life, scope: &Scope<'_>) -> Tokens {
+        let others =
+            self.leases.iter().filter(|(other, _)| *other != life && scope.holders.is_current(other));
+        others.fold(Tokens::ZERO, |sum, (_, account)| sum.saturating_add(account.outstanding(scope.now)))
+    }
+
+    fn settle(&mut self, key: &Life, settle: &Settle, open: bool) -> SettleOutcome {
         let Some(account) = self.leases.get_mut(key) else { return SettleOutcome::Over };
         let spent = account.spent.max(settle.spent_total);
         let returned = if open { account.returned.max(settle.returned_total) } else { account.returned };
@@ -75,6 +137,7 @@ impl WindowPool {
         let back = returned.saturating_sub(account.returned);
         account.spent = spent;
         account.returned = returned;
+        account.denied = account.denied.max(settle.denied_total.min(Tokens::MAX));
         self.committed = self.committed.saturating_sub(back);
         if open { SettleOutcome::Applied { returned: back } } else { SettleOutcome::Over }
     }
@@ -89,76 +152,93 @@ pub(crate) struct Pool {
     /// The most recent closed windows, oldest first.
     pub(crate) closed: VecDeque<WindowPool>,
     #[serde(with = "pairs")]
-    sequences: BTreeMap<(Holder, Incarnation), Sequences>,
+    sequences: BTreeMap<Life, Sequences>,
+    /// What each life forecasts; forgotten with its sequences.
+    #[serde(with = "pairs", default)]
+    pub(crate) reports: BTreeMap<Life, Report>,
     /// Orders the answers about this pool.
     version: u64,
 }
 
 impl Pool {
     /// Takes an acquire in: opens its window, grants what sizing allows (nothing for a repeated id), extends the
-    /// lease's life, and answers with the lease as it stands.
+    /// lease's life, and answers with the lease as it stands. `told` gets what others are to be told.
     pub(crate) fn acquire(
         &mut self,
-        now: LedgerTime,
-        key: &(Holder, Incarnation),
+        scope: &Scope<'_>,
+        life: &Life,
         acquire: &Acquire,
-        length: WindowLength,
-        contract: Tokens,
+        told: &mut Vec<Told>,
     ) -> Lease {
-        let first = {
-            let seen = self.sequences.entry(key.clone()).or_insert_with(|| Sequences::new(now));
+        let now = scope.now;
+        let is_first = {
+            let seen = self.sequences.entry(life.clone()).or_insert_with(|| Sequences::new(now));
             seen.active_at = now;
             seen.is_first(acquire.seq)
         };
-        let mut window = self.window_at(now, length);
+        let mut window = self.window_at(now, scope.length);
         if acquire.window == WindowChoice::Next {
-            window = self.window_at(window.end, length);
+            window = self.window_at(window.end, scope.length);
         }
-        let others_before = self.closed.back().map_or(0, |w| w.leases.len());
-        let pool = self.open.entry(window.start).or_insert_with(|| WindowPool::new(window, contract));
-        pool.contract = contract;
-        let remaining = pool.remaining();
-        let holders = pool.leases.len() + usize::from(!pool.leases.contains_key(key));
-        let size = if first {
-            sizing::grant(Ask {
-                need: acquire.need,
-                want: acquire.want,
-                remaining,
-                holders: u64::try_from(holders.max(others_before)).unwrap_or(u64::MAX),
-            })
-            .min(remaining)
-        } else {
-            Tokens::ZERO
-        };
-        let life_from = window.start.max(now);
-        let account = pool.leases.entry(key.clone()).or_insert(LeaseAccount {
+        let pool = self.open.entry(window.start).or_insert_with(|| WindowPool::new(window, scope.contract));
+        pool.contract = scope.contract;
+        let account = pool.leases.entry(life.clone()).or_insert(LeaseAccount {
             granted: Tokens::ZERO,
             returned: Tokens::ZERO,
             spent: Tokens::ZERO,
+            denied: Tokens::ZERO,
             expires_at: window.start,
         });
         if account.expires_at <= now {
             // It ended without a settle, so what was left counts as spent; a new life is for new tokens.
             account.spent = account.kept();
         }
-        // `size <= remaining = contract - committed`, so neither sum can pass the contract, let alone wrap.
-        account.granted = account.granted.saturating_add(size);
-        account.expires_at = life_from.saturating_add_ms(SESSION_MS_MAX).min(window.end);
-        pool.committed = pool.committed.saturating_add(size);
+        account.expires_at = window.start.max(now).saturating_add_ms(SESSION_MS_MAX).min(window.end);
+        let mut is_direct = false;
+        if is_first && !acquire.extend_only {
+            self.reports.insert(life.clone(), Report { demand: acquire.demand, at: now });
+            is_direct = self.supply(scope, window, life, acquire, told);
+        }
+        self.lease(window.start, life, scope, is_direct)
+    }
+
+    /// The lease of `life` in the window that starts at `start`, which are known.
+    pub(crate) fn lease(
+        &mut self,
+        start: LedgerTime,
+        life: &Life,
+        scope: &Scope<'_>,
+        is_direct: bool,
+    ) -> Lease {
+        let now = scope.now;
         self.version = self.version.saturating_add(1);
-        let LeaseAccount { granted, returned, spent, expires_at } = *account;
+        let nothing = WindowPool::new(Window { start, end: start }, Tokens::ZERO);
+        let pool = self.open.get(&start).unwrap_or(&nothing);
+        let empty = LeaseAccount {
+            granted: Tokens::ZERO,
+            returned: Tokens::ZERO,
+            spent: Tokens::ZERO,
+            denied: Tokens::ZERO,
+            expires_at: start,
+        };
+        let account = pool.leases.get(life).unwrap_or(&empty);
         Lease {
-            window,
-            starts_in_ms: window.start.ms_since(now),
+            window: pool.window,
+            starts_in_ms: start.ms_since(now),
             // A stamp is rounded down to a ms, so the line may be almost 1 ms further than `now` says.
-            expires_in_ms: expires_at.ms_since(now).saturating_sub(1),
-            granted_total: granted,
-            spent_total: spent,
-            returned_total: returned,
+            expires_in_ms: account.expires_at.ms_since(now).saturating_sub(1),
+            granted_total: account.granted,
+            spent_total: account.spent,
+            returned_total: account.returned,
             limit: pool.contract,
             remaining: pool.remaining(),
-            outstanding: outstanding_of_others(pool, key, now),
+            outstanding: pool.outstanding_of_others(life, scope),
             version: self.version,
+            supply: Supply {
+                scarce: pool.is_scarce,
+                direct: is_direct,
+                short: pool.hungry.contains_key(life),
+            },
         }
     }
 
@@ -180,13 +260,20 @@ impl Pool {
     }
 
     /// Takes a settle in, for an open window or one that closed a moment ago.
-    pub(crate) fn settle(&mut self, key: &(Holder, Incarnation), settle: &Settle) -> SettleOutcome {
+    pub(crate) fn settle(&mut self, now: LedgerTime, life: &Life, settle: &Settle) -> SettleOutcome {
         if let Some(pool) = self.open.get_mut(&settle.window_start) {
-            return pool.settle(key, settle, true);
+            let outcome = pool.settle(life, settle, true);
+            if matches!(outcome, SettleOutcome::Applied { .. })
+                && pool.window.start <= now
+                && let Some(report) = self.reports.get_mut(life)
+            {
+                *report = Report { demand: settle.demand, at: now };
+            }
+            return outcome;
         }
         let late =
             self.closed.iter_mut().rev().take(SETTLEABLE).find(|w| w.window.start == settle.window_start);
-        late.map_or(SettleOutcome::Over, |pool| pool.settle(key, settle, false))
+        late.map_or(SettleOutcome::Over, |pool| pool.settle(life, settle, false))
     }
 
     /// Closes the windows that are over at `now` and forgets what no retry can ask for.
@@ -195,12 +282,15 @@ impl Pool {
             if now < entry.get().window.end {
                 break;
             }
-            self.closed.push_back(entry.remove());
+            let mut over = entry.remove();
+            over.hungry.clear();
+            self.closed.push_back(over);
         }
         while self.closed.len() > CLOSED_MAX {
             self.closed.pop_front();
         }
         self.sequences.retain(|_, s| now.ms_since(s.active_at) < RETRY_MS);
+        self.reports.retain(|life, _| self.sequences.contains_key(life));
     }
 
     /// True while it knows which commands of some holder it has seen.
@@ -214,12 +304,4 @@ impl Pool {
             pool.contract = contract.unwrap_or(Tokens::ZERO);
         }
     }
-}
-
-/// Tokens that holders other than `key` may still give back in this window.
-fn outstanding_of_others(pool: &WindowPool, key: &(Holder, Incarnation), now: LedgerTime) -> Tokens {
-    pool.leases
-        .iter()
-        .filter(|(other, _)| *other != key)
-        .fold(Tokens::ZERO, |sum, (_, account)| sum.saturating_add(account.outstanding(now)))
 }

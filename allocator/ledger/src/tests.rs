@@ -3,16 +3,17 @@
 mod laws;
 mod leases;
 mod limits;
+mod supply;
 mod windows;
 
 use leasehold_protocol::bundle::{
     Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan, Route, Rule,
-    Tenant,
+    Sharing, Tenant,
 };
 use leasehold_protocol::lease::{Acquire, AcquireOutcome, Lease, Settle, WindowChoice};
 use leasehold_protocol::{
-    AgentId, BundleVersion, Holder, Incarnation, LedgerTime, PlanId, PoolKey, RegionId, RouteId, RuleId,
-    TenantId, Tokens, WindowLength,
+    AgentId, BundleVersion, Demand, Holder, Incarnation, LedgerTime, PlanId, PoolKey, RegionId, RouteId,
+    RuleId, TenantId, Tokens, WindowLength,
 };
 
 use crate::{ActivateOutcome, Command, Entry, Ledger, Outcome, SettleOutcome};
@@ -57,6 +58,7 @@ fn bundle(version: u64, limit: Limit, window_ms: u64) -> Bundle {
             algorithm: Algorithm::FixedWindow { limit, window_ms: WindowLength::from_ms(window_ms).unwrap() },
             enforcement: Enforcement::Leased,
             fallback: Fallback::Refuse,
+            sharing: Sharing::default(),
         }],
         plans: vec![Plan { id: plan.clone(), limits: vec![] }],
         tenants: ["atlas", "birch"].map(|id| Tenant { id: tenant(id), plan: plan.clone() }).to_vec(),
@@ -81,7 +83,7 @@ fn activate(bundle: Bundle) -> Command {
 }
 
 fn apply(ledger: &mut Ledger, at: u64, command: Command) -> Outcome {
-    let outcomes = ledger.apply(&Entry { stamp: LedgerTime(at), commands: vec![command] });
+    let outcomes = ledger.apply(&Entry { stamp: LedgerTime(at), commands: vec![command] }).outcomes;
     assert_eq!(outcomes.len(), 1);
     assert_eq!(ledger.check_invariants(), Ok(()));
     outcomes.into_iter().next().unwrap()
@@ -103,7 +105,16 @@ fn publish(ledger: &mut Ledger, at: u64, limit: Limit, window_ms: u64) {
 /// Holder `n` in its first life wants `need` tokens, by its command `seq`.
 fn wish(n: u64, seq: u64, window: WindowChoice, need: u64) -> Command {
     let (need, pool) = (Tokens(need), pool());
-    let acquire = Acquire { pool, window, seq, need, want: need };
+    let acquire = Acquire {
+        pool,
+        window,
+        seq,
+        need,
+        least: Tokens(0),
+        boundary: Tokens(0),
+        demand: Demand::default(),
+        extend_only: false,
+    };
     Command::Acquire { holder: holder(n), incarnation: Incarnation(1), acquire }
 }
 
@@ -129,7 +140,14 @@ fn settle(
     returned: u64,
 ) -> SettleOutcome {
     let (spent_total, returned_total) = (Tokens(spent), Tokens(returned));
-    let settle = Settle { pool: pool(), window_start, spent_total, returned_total };
+    let settle = Settle {
+        pool: pool(),
+        window_start,
+        spent_total,
+        returned_total,
+        denied_total: Tokens(0),
+        demand: Demand::default(),
+    };
     let command = Command::Settle { holder: holder(n), incarnation: Incarnation(1), settle };
     let Outcome::Settled(outcome) = apply(ledger, at, command) else { panic!("a settle settles") };
     outcome

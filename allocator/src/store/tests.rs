@@ -11,6 +11,8 @@ use openraft::type_config::TypeConfigExt as _;
 
 use super::*;
 use crate::machine::Machine;
+use crate::metrics::AllocatorMetrics;
+use crate::pushes::Pushes;
 use crate::types::{LogEntry, Proposal, StoredMembership, TypeConfig};
 
 fn identity() -> Identity {
@@ -66,7 +68,8 @@ impl StoreBuilder<TypeConfig, Store, Machine, tempfile::TempDir> for Builder {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path());
         store.tail().starts_anywhere = true;
-        Ok((folder, store.clone(), Machine::new(store)))
+        let pushes = Arc::new(Pushes::new(AllocatorMetrics::default()));
+        Ok((folder, store.clone(), Machine::new(store, pushes)))
     }
 }
 

@@ -9,12 +9,12 @@ use leasehold_allocator::{Member, RunError, Settings};
 use leasehold_protocol::admin::{ClusterView, Page, PolicyView, PoolView};
 use leasehold_protocol::bundle::{
     Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan, Route, Rule,
-    Tenant,
+    Sharing, Tenant,
 };
 use leasehold_protocol::envelope::{Envelope, format_public_key};
 use leasehold_protocol::lease::{Acquire, LeaseFrame, LeaseFrameAnswer, Settle, WindowChoice};
 use leasehold_protocol::{
-    AgentId, BundleVersion, Holder, Incarnation, NodeId, PlanId, PoolKey, RegionId, RouteId, RuleId,
+    AgentId, BundleVersion, Demand, Holder, Incarnation, NodeId, PlanId, PoolKey, RegionId, RouteId, RuleId,
     TenantId, Tokens, WindowLength,
 };
 use leasehold_transport::client::{ClientError, HttpClient, LeaderClient};
@@ -130,6 +130,7 @@ impl Cluster {
                 let probe = LeaseFrame {
                     holder: holder("probe"),
                     incarnation: Incarnation(1),
+                    rtt_ms: 0,
                     settles: Vec::new(),
                     acquires: Vec::new(),
                 };
@@ -193,11 +194,20 @@ pub(crate) fn pool(tenant: &str) -> PoolKey {
 }
 
 pub(crate) fn acquire(tenant: &str, seq: u64, need: u64) -> Acquire {
-    Acquire { pool: pool(tenant), window: WindowChoice::Current, seq, need: Tokens(need), want: Tokens(need) }
+    Acquire {
+        pool: pool(tenant),
+        window: WindowChoice::Current,
+        seq,
+        need: Tokens(need),
+        least: Tokens(0),
+        boundary: Tokens(0),
+        demand: Demand::default(),
+        extend_only: false,
+    }
 }
 
 pub(crate) fn frame(name: &str, settles: Vec<Settle>, acquires: Vec<Acquire>) -> LeaseFrame {
-    LeaseFrame { holder: holder(name), incarnation: Incarnation(1), settles, acquires }
+    LeaseFrame { holder: holder(name), incarnation: Incarnation(1), rtt_ms: 0, settles, acquires }
 }
 
 /// One leased rule with windows of a day, so that no window ends while a test runs, for tenants `t-0` to `t-29`.
@@ -222,6 +232,7 @@ pub(crate) fn bundle(version: u64, limit: u64) -> Bundle {
             algorithm,
             enforcement: Enforcement::Leased,
             fallback: Fallback::Refuse,
+            sharing: Sharing::default(),
         }],
         plans: vec![Plan { id: PlanId::new("p").unwrap(), limits: Vec::new() }],
         tenants,

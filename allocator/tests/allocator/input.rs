@@ -1,7 +1,7 @@
 //! What a stranger may send: each is answered, none does harm.
 
 use leasehold_protocol::lease::{LeaseFrameAnswer, Settle};
-use leasehold_protocol::{Incarnation, LedgerTime, Problem, Tokens};
+use leasehold_protocol::{Demand, Incarnation, LedgerTime, Problem, Tokens};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, TOKEN, acquire, frame, pool};
@@ -47,6 +47,8 @@ async fn a_wrong_frame_is_refused_by_field_and_nothing_is_granted() {
             window_start: LedgerTime(0),
             spent_total: Tokens(u64::MAX),
             returned_total: Tokens(0),
+            denied_total: Tokens(0),
+            demand: Demand::default(),
         }];
     });
     assert_eq!(refused(settle).await.0.as_deref(), Some("settles[0].spent_total"));

@@ -121,12 +121,15 @@ impl Work {
     fn rule(&mut self, at: usize, rule: &source::Rule) -> bundle::Rule {
         let mut key = rule.key.clone();
         key.sort_unstable();
+        let mut sharing = rule.sharing.clone();
+        sharing.weights.sort_by(|a, b| a.region.cmp(&b.region));
         bundle::Rule {
             id: rule.id.clone(),
             key,
             algorithm: self.algorithm(at, rule),
             enforcement: rule.enforcement,
             fallback: rule.fallback,
+            sharing,
         }
     }
 

@@ -92,6 +92,10 @@ fn rules(old: &Bundle, new: &Bundle, lines: &mut Vec<String>) {
             let (was, is) = (fallback(&before.fallback), fallback(&rule.fallback));
             lines.push(format!("rule {}: fallback {was} -> {is}", rule.id));
         }
+        if before.sharing != rule.sharing {
+            let (was, is) = (words::sharing(&before.sharing), words::sharing(&rule.sharing));
+            lines.push(format!("rule {}: shared {was} -> {is}", rule.id));
+        }
     }
 }
 

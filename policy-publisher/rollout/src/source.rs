@@ -5,7 +5,7 @@
 
 mod words;
 
-use leasehold_protocol::bundle::{Enforcement, FailMode, Fallback, KeyPart, Limit};
+use leasehold_protocol::bundle::{Enforcement, FailMode, Fallback, KeyPart, Limit, Sharing};
 use leasehold_protocol::{OverrideId, PlanId, RouteId, RuleId, TenantId, Tokens};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,10 @@ pub struct Rule {
     /// What stands in for it while it cannot be decided: `refuse`, or `bucket: {...}`.
     #[serde(with = "words::fallback")]
     pub fallback: Fallback,
+    /// How regions share a pool that is too small for all of them, for a leased rule: `order: maxmin` (as without it)
+    /// or `fcfs`, and `weights` for regions whose part is another than 1.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
 }
 
 /// See [`Rule::fixed_window`].

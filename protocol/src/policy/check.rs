@@ -14,6 +14,9 @@ pub(super) fn faults_of(bundle: &Bundle) -> Vec<InvalidField> {
     Faults::of(bundle)
 }
 
+/// The largest part of a pool that a region may have against another's part of 1.
+const WEIGHT_MAX: u32 = 1_000;
+
 /// Collects what is wrong with a bundle.
 struct Faults(Vec<InvalidField>);
 
@@ -104,6 +107,7 @@ impl Faults {
         if let Fallback::Bucket { capacity, refill_tokens, refill_ms } = rule.fallback {
             self.bucket(&format!("{at}.fallback"), capacity, refill_tokens, refill_ms);
         }
+        self.sharing(&format!("{at}.sharing"), rule);
         if rule.enforcement == Enforcement::Leased {
             if !matches!(rule.algorithm, Algorithm::FixedWindow { .. }) {
                 self.add(
@@ -118,6 +122,19 @@ impl Faults {
                     format!("{:?}", rule.key),
                     "a leased rule is keyed by tenant or by nothing",
                 );
+            }
+        }
+    }
+
+    fn sharing(&mut self, at: &str, rule: &Rule) {
+        if rule.enforcement != Enforcement::Leased && !rule.sharing.is_default() {
+            self.add(at, &rule.id, "only a leased rule has a pool that regions share");
+        }
+        self.sorted(&format!("{at}.weights"), rule.sharing.weights.iter().map(|w| w.region.as_str()));
+        for part in &rule.sharing.weights {
+            if !(1..=WEIGHT_MAX).contains(&part.weight) {
+                let value = format!("{}: {}", part.region, part.weight);
+                self.add(format!("{at}.weights"), value, format!("a weight is 1 to {WEIGHT_MAX}"));
             }
         }
     }

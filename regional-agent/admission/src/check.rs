@@ -98,6 +98,13 @@ impl Admission {
         if look == Look::First {
             self.note_demand(now, request, &plan.judged);
         }
+        if let Outcome::Deny { by, .. } = &plan.outcome {
+            let is_short = |j: &&Judged| matches!(j.standing, Standing::Deny { .. } | Standing::Pending);
+            let short = plan.judged.iter().filter(|j| j.rule == *by).filter(is_short);
+            for pool in short.filter_map(|j| j.pool.as_ref()) {
+                self.leases.refused(now, pool, request.cost());
+            }
+        }
         if let Outcome::Admit = plan.outcome
             && let Err(rule) = self.write(now, unix, request, id, &mut plan)
         {

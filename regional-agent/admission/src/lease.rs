@@ -5,12 +5,12 @@
 //! reads a clock: [`Machine::step`] takes what happened and says what to send.
 
 mod contract;
-mod demand;
 mod held;
 #[cfg(test)]
 mod laws;
 mod pool;
 mod settings;
+mod signals;
 #[cfg(test)]
 mod tests;
 
@@ -18,18 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::admin::HeldLease;
 use leasehold_protocol::lease::{
-    AcquireAnswer, AcquireOutcome, FRAME_ITEMS_MAX, LeaseFrame, LeaseFrameAnswer,
+    AcquireAnswer, AcquireOutcome, FRAME_ITEMS_MAX, LeaseFrame, LeaseFrameAnswer, Push,
 };
 use leasehold_protocol::machine::{Effects, Machine};
 use leasehold_protocol::{Holder, Incarnation, LocalTime, PoolKey, Tokens};
 
 pub use self::contract::{Availability, LeaseEffect, LeaseInput};
 use self::held::HeldWindow;
-use self::pool::PoolLease;
+use self::pool::{Look, PoolLease};
 pub use self::settings::LeaseSettings;
 
 /// Frames on their way at once.
-const FRAMES_IN_FLIGHT_MAX: usize = 4;
+const FRAMES_IN_FLIGHT_MAX: usize = 16;
 /// How often one frame is sent before its wishes are given up.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -52,6 +52,7 @@ pub struct LeaseManager {
     frames: BTreeMap<u64, InFlight>,
     frame_id: u64,
     rtt_ms: u64,
+    sent_at: Option<LocalTime>,
     answered_at: Option<LocalTime>,
     unanswered_since: Option<LocalTime>,
     failures: u32,
@@ -74,6 +75,7 @@ impl LeaseManager {
             frames: BTreeMap::new(),
             frame_id: 0,
             rtt_ms: 0,
+            sent_at: None,
             answered_at: None,
             unanswered_since: None,
             failures: 0,
@@ -133,11 +135,23 @@ impl LeaseManager {
             if self.superseded || self.pools.len() >= self.settings.pools_max {
                 return;
             }
-            self.pools.insert(pool.clone(), PoolLease::new(now));
+            let spread = spread_of(&self.holder, pool);
+            self.pools.insert(pool.clone(), PoolLease::new(now, spread));
         }
-        let low_ms = pool::low_water_ms(self.rtt_ms);
-        if self.pools.get_mut(pool).is_some_and(|state| state.demand(now, cost, low_ms)) {
+        let rtt_ms = self.rtt_ms;
+        if self.pools.get_mut(pool).is_some_and(|state| state.demand(now, cost, rtt_ms)) {
             self.look_at(pool, now);
+        }
+    }
+
+    /// Notes that a request for `cost` was refused for want of `pool`'s tokens.
+    pub fn refused(&mut self, now: LocalTime, pool: &PoolKey, cost: Tokens) {
+        if let Some(state) = self.pools.get_mut(pool) {
+            state.refused(now, cost);
+            let report = state.report_due(now, &self.settings);
+            if state.wake.is_none_or(|wake| wake > report) {
+                self.look_at(pool, report);
+            }
         }
     }
 
@@ -162,7 +176,7 @@ impl LeaseManager {
         if !state.spend(now, cost) {
             return false;
         }
-        let report = now.saturating_add_ms(self.settings.report_ms);
+        let report = state.report_due(now, &self.settings);
         if state.wake.is_none_or(|wake| wake > report) {
             self.look_at(pool, report);
         }
@@ -204,6 +218,9 @@ impl LeaseManager {
     /// After a change of policy: what `keep` refuses is given back, reported and forgotten.
     pub fn retain_pools(&mut self, now: LocalTime, keep: impl Fn(&PoolKey) -> bool) {
         let gone: Vec<PoolKey> = self.pools.keys().filter(|key| !keep(key)).cloned().collect();
+        for state in self.pools.values_mut() {
+            state.policy_changed();
+        }
         for key in gone {
             if let Some(state) = self.pools.get_mut(&key) {
                 state.give_back();
@@ -232,12 +249,7 @@ impl LeaseManager {
 
     /// Looks at every pool that is due and packs what they want into one frame.
     fn collect(&mut self, now: LocalTime, effects: &mut Effects<(), LeaseEffect>) {
-        let mut frame = LeaseFrame {
-            holder: self.holder.clone(),
-            incarnation: self.incarnation,
-            settles: Vec::new(),
-            acquires: Vec::new(),
-        };
+        let mut frame = self.empty_frame();
         // What is due stays due while no frame may leave; `next_wakeup` waits for the moment when one may.
         if !self.can_send(now) {
             return;
@@ -249,10 +261,11 @@ impl LeaseManager {
             let Some((_, key)) = self.due.pop_first() else { break };
             let Some(state) = self.pools.get_mut(&key) else { continue };
             state.wake = None;
-            let mut wish = state.wish(now, &key, &self.settings, self.rtt_ms, !self.draining);
+            let look = Look { now, settings: &self.settings, rtt_ms: self.rtt_ms, is_asking: !self.draining };
+            let mut wish = state.wish(look, &key);
             frame.acquires.append(&mut wish.acquires);
             frame.settles.append(&mut wish.settles);
-            let idle = state.is_idle(now, &key);
+            let idle = state.is_idle(now);
             if idle {
                 self.pools.remove(&key);
             } else if let Some(next) = wish.wake {
@@ -260,13 +273,32 @@ impl LeaseManager {
             }
         }
         let probe = self.frames.is_empty() && !self.draining && self.is_allocator_lost(now);
-        if probe || !frame.acquires.is_empty() || !frame.settles.is_empty() {
+        let is_heartbeat = self.heartbeat_at().is_some_and(|at| at <= now);
+        if probe || is_heartbeat || !frame.acquires.is_empty() || !frame.settles.is_empty() {
             self.send(now, frame, effects);
         }
     }
 
+    fn empty_frame(&self) -> LeaseFrame {
+        LeaseFrame {
+            holder: self.holder.clone(),
+            incarnation: self.incarnation,
+            rtt_ms: self.rtt_ms,
+            settles: Vec::new(),
+            acquires: Vec::new(),
+        }
+    }
+
+    /// When the allocator shall next hear of this agent although it wants nothing: it keeps nothing back for those that
+    /// it does not hear.
+    fn heartbeat_at(&self) -> Option<LocalTime> {
+        let is_due = !self.pools.is_empty() && self.frames.is_empty() && !self.draining;
+        self.sent_at.filter(|_| is_due).map(|at| at.saturating_add_ms(self.settings.heartbeat_ms))
+    }
+
     fn send(&mut self, now: LocalTime, frame: LeaseFrame, effects: &mut Effects<(), LeaseEffect>) {
         self.frame_id = self.frame_id.saturating_add(1);
+        self.sent_at = Some(now);
         self.unanswered_since.get_or_insert(now);
         effects.then.push(LeaseEffect::Send { frame_id: self.frame_id, frame: frame.clone() });
         self.frames.insert(self.frame_id, InFlight { frame, attempts: 1, again_at: None });
@@ -329,9 +361,23 @@ impl LeaseManager {
                 state.gave_up(acquire.seq);
             }
         }
+        for push in &answer.pushes {
+            changed |= self.pushed(now, push);
+        }
         if changed {
             effects.then.push(LeaseEffect::Changed);
         }
+    }
+
+    /// Takes in what was said unasked. True if waiting requests should hear of it.
+    fn pushed(&mut self, now: LocalTime, push: &Push) -> bool {
+        if push.incarnation != self.incarnation {
+            return false;
+        }
+        let Some(state) = self.pools.get_mut(&push.pool) else { return false };
+        let is_changed = state.pushed(now, &push.lease, &self.settings);
+        self.look_at(&push.pool, now);
+        is_changed
     }
 
     /// A later life of this agent is known: what this one holds is forfeit, and it asks for nothing more.
@@ -373,13 +419,10 @@ impl LeaseManager {
         }
     }
 
-    /// Doubles from the shortest to the longest wait; half of it is jitter (D20). SplitMix64 draws it.
+    /// Doubles from the shortest to the longest wait; half of it is jitter (D20).
     fn backoff_ms(&mut self) -> u64 {
         self.jitter = self.jitter.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.jitter;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
+        let z = mixed(self.jitter);
         let doubled =
             self.settings.backoff_min_ms.saturating_mul(1 << self.failures.saturating_sub(1).min(16));
         let full = doubled.min(self.settings.backoff_max_ms).max(2);
@@ -400,6 +443,11 @@ impl Machine for LeaseManager {
             LeaseInput::Tick => {}
             LeaseInput::Answered { sent, frame_id, answer } => {
                 self.answered(now, sent, frame_id, &answer, &mut effects);
+            }
+            LeaseInput::Pushed(push) => {
+                if self.pushed(now, &push) {
+                    effects.then.push(LeaseEffect::Changed);
+                }
             }
             LeaseInput::Failed { frame_id } => self.failed(now, frame_id),
             LeaseInput::Drain => return self.drain(now),
@@ -422,7 +470,8 @@ impl Machine for LeaseManager {
             .unanswered_since
             .filter(|_| self.frames.is_empty() && !self.draining)
             .map(|since| since.saturating_add_ms(self.settings.allocator_lost_ms).max(self.quiet_until));
-        [again, pools, probe].into_iter().flatten().min()
+        let heartbeat = self.heartbeat_at().map(|at| at.max(self.quiet_until));
+        [again, pools, probe, heartbeat].into_iter().flatten().min()
     }
 }
 
@@ -431,16 +480,11 @@ impl LeaseManager {
     fn drain(&mut self, now: LocalTime) -> Effects<(), LeaseEffect> {
         let mut effects = Effects::default();
         self.draining = true;
-        let mut frame = LeaseFrame {
-            holder: self.holder.clone(),
-            incarnation: self.incarnation,
-            settles: Vec::new(),
-            acquires: Vec::new(),
-        };
+        let mut frame = self.empty_frame();
         for (key, state) in &mut self.pools {
             state.give_back();
             state.report_at(now.saturating_add_ms(self.settings.report_ms));
-            frame.settles.extend(state.windows.values().filter_map(|w| w.report(key)));
+            frame.settles.append(&mut state.last_report(key));
         }
         while !frame.settles.is_empty() {
             let rest = frame.settles.split_off(frame.settles.len().min(FRAME_ITEMS_MAX));
@@ -450,4 +494,18 @@ impl LeaseManager {
         }
         effects
     }
+}
+
+/// SplitMix64's output function.
+fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// A number that differs between agents and between pools, so that they do not all act in one moment.
+fn spread_of(holder: &Holder, pool: &PoolKey) -> u64 {
+    let tenant = pool.tenant.as_ref().map_or("", |tenant| tenant.as_str());
+    let bytes = [holder.region.as_str(), holder.agent.as_str(), pool.rule.as_str(), tenant].map(str::bytes);
+    mixed(bytes.into_iter().flatten().fold(0, |hash, byte| mixed(hash ^ u64::from(byte))))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::peers::{Agent, Mood, PATIENCE, Peers, ask, policy_by};
+use crate::peers::{Agent, Mood, PATIENCE, Peers, ask, policy, policy_by};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_request_is_held_until_its_tokens_arrive_and_is_admitted() {
@@ -236,4 +236,27 @@ async fn where_no_more_may_be_held_a_request_is_decided_at_once_and_tokens_come_
         assert!(began.elapsed() < PATIENCE, "its demand was not heard");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_that_are_pushed_let_requests_through_that_an_empty_pool_refused() {
+    let (peers, folder) = (Peers::without_policy().await, tempfile::tempdir().unwrap());
+    peers.release(&policy(1, 10));
+    let agent = peers.agent("eu", folder.path()).await;
+    agent.until_version(1).await;
+    let began = Instant::now();
+    while agent.gauge("leasehold_agent_push_stream_open").await < 1.0 {
+        assert!(began.elapsed() < PATIENCE, "no stream is open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(agent.admit(&ask("checkout")).await.0, 200);
+    assert_eq!(agent.admit(&ask("export")).await.0, 429, "9 are left and it costs 10");
+    // The allocator alone hears of a higher limit, and feeds whoever went hungry.
+    peers.allocator.activate(&policy(2, 50));
+    while agent.gauge("leasehold_agent_pushes_total").await < 1.0 {
+        assert!(began.elapsed() < PATIENCE, "nothing was pushed");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(agent.admit(&ask("export")).await.0, 200);
+    agent.stop().await;
 }

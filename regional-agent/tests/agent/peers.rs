@@ -14,12 +14,12 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use ed25519_dalek::SigningKey;
 use leasehold_agent::Settings;
-use leasehold_ledger::{Command, Entry, Ledger, Outcome};
+use leasehold_ledger::{Command, Entry, Ledger, Notice, Outcome};
 use leasehold_protocol::admin::{AgentAck, AgentStatus};
 use leasehold_protocol::admit::AdmitRequest;
 use leasehold_protocol::bundle::{
     Algorithm, BUNDLE_FORMAT, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Plan, Route, Rule,
-    Tenant,
+    Sharing, Tenant,
 };
 use leasehold_protocol::envelope::{Envelope, format_public_key};
 use leasehold_protocol::lease::{AcquireAnswer, LeaseFrame, LeaseFrameAnswer};
@@ -31,6 +31,7 @@ use leasehold_transport::clock::wall_now;
 use leasehold_transport::problem::ProblemResponse;
 use leasehold_transport::shutdown::{Shutdown, ShutdownTrigger};
 use serde_json::Value;
+use tokio::sync::broadcast;
 
 /// A bound against hanging, not a claim about speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,6 +54,8 @@ pub(crate) enum Mood {
 pub(crate) struct Allocator {
     ledger: Mutex<Ledger>,
     mood: Mutex<Mood>,
+    /// What is pushed, a line each, with the region that it is for.
+    pushes: broadcast::Sender<(RegionId, String)>,
 }
 
 impl Allocator {
@@ -67,8 +70,22 @@ impl Allocator {
     }
 
     pub(crate) fn activate(&self, bundle: &Bundle) {
-        let command = Command::ActivateBundle { bundle: Box::new(bundle.clone()), digest: "d".to_owned() };
-        self.ledger.lock().unwrap().apply(&Entry { stamp: wall_now(), commands: vec![command] });
+        self.apply(Command::ActivateBundle { bundle: Box::new(bundle.clone()), digest: "d".to_owned() });
+    }
+
+    fn apply(&self, command: Command) {
+        let entry = Entry { stamp: wall_now(), commands: vec![command] };
+        let applied = self.ledger.lock().unwrap().apply(&entry);
+        self.tell(&applied.notices);
+    }
+
+    fn tell(&self, notices: &[Notice]) {
+        for Notice { holder, push } in notices {
+            // Nobody may listen.
+            let _ = self
+                .pushes
+                .send((holder.region.clone(), format!("{}\n", serde_json::to_string(push).unwrap())));
+        }
     }
 }
 
@@ -82,23 +99,47 @@ async fn frame(State(allocator): State<Arc<Allocator>>, Json(frame): Json<LeaseF
         Mood::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
         Mood::Well => {}
     }
-    let LeaseFrame { holder, incarnation, settles, acquires } = frame;
+    let LeaseFrame { holder, incarnation, rtt_ms, settles, acquires } = frame;
     let named: Vec<_> = acquires.iter().map(|a| (a.pool.clone(), a.seq)).collect();
     let settles =
         settles.into_iter().map(|settle| Command::Settle { holder: holder.clone(), incarnation, settle });
     let acquires =
         acquires.into_iter().map(|acquire| Command::Acquire { holder: holder.clone(), incarnation, acquire });
-    let commands = settles.chain(acquires).collect();
+    let heard = Command::Hear { holder: holder.clone(), incarnation, rtt_ms };
+    let commands = std::iter::once(heard).chain(settles).chain(acquires).collect();
     let mut ledger = allocator.ledger.lock().unwrap();
-    let outcomes = ledger.apply(&Entry { stamp: wall_now(), commands });
-    let leases = outcomes.into_iter().filter_map(|outcome| match outcome {
+    let applied = ledger.apply(&Entry { stamp: wall_now(), commands });
+    allocator.tell(&applied.notices);
+    let leases = applied.outcomes.into_iter().filter_map(|outcome| match outcome {
         Outcome::Acquired(lease) => Some(lease),
         _ => None,
     });
     let answers =
         named.into_iter().zip(leases).map(|((pool, seq), outcome)| AcquireAnswer { pool, seq, outcome });
-    Json(LeaseFrameAnswer { answers: answers.collect(), bundle_version: ledger.bundle_version() })
-        .into_response()
+    let (answers, bundle_version) = (answers.collect(), ledger.bundle_version());
+    Json(LeaseFrameAnswer { answers, bundle_version, pushes: Vec::new() }).into_response()
+}
+
+/// What is pushed, a line each.
+async fn stream(State(allocator): State<Arc<Allocator>>, Query(listener): Query<Listener>) -> Response {
+    let pushes = allocator.pushes.subscribe();
+    let lines = futures_util::stream::unfold((pushes, listener.region), |(mut pushes, region)| async move {
+        loop {
+            let line = match tokio::time::timeout(Duration::from_millis(200), pushes.recv()).await {
+                Ok(Ok((to, line))) if to == region => line,
+                Ok(Ok(_)) => continue,
+                Ok(Err(_)) => return None,
+                Err(_) => "\n".to_owned(),
+            };
+            return Some((Ok::<_, std::convert::Infallible>(line), (pushes, region)));
+        }
+    });
+    axum::body::Body::from_stream(lines).into_response()
+}
+
+#[derive(serde::Deserialize)]
+struct Listener {
+    region: RegionId,
 }
 
 #[derive(Default)]
@@ -159,11 +200,16 @@ impl Peers {
 
     /// An allocator and a publisher before the first bundle.
     pub(crate) async fn without_policy() -> Self {
-        let allocator =
-            Arc::new(Allocator { ledger: Mutex::new(Ledger::default()), mood: Mutex::new(Mood::Well) });
+        let allocator = Arc::new(Allocator {
+            ledger: Mutex::new(Ledger::default()),
+            mood: Mutex::new(Mood::Well),
+            pushes: broadcast::channel(1_024).0,
+        });
         let publisher = Arc::new(Publisher::default());
-        let of_allocator =
-            Router::new().route("/v1/leases:frame", post(frame)).with_state(Arc::clone(&allocator));
+        let of_allocator = Router::new()
+            .route("/v1/leases:frame", post(frame))
+            .route("/v1/leases:stream", get(stream))
+            .with_state(Arc::clone(&allocator));
         let of_publisher = Router::new()
             .route("/v1/bundles", get(poll))
             .route("/v1/acks", post(ack))
@@ -327,6 +373,7 @@ pub(crate) fn policy_by(version: u64, limit: u64, window_ms: u64) -> Bundle {
                 algorithm: Algorithm::Concurrency { limit: limited(3), slot_ttl_ms: 60_000 },
                 enforcement: Enforcement::Regional,
                 fallback: Fallback::Refuse,
+                sharing: Sharing::default(),
             },
             Rule {
                 id: id("P-TENANT"),
@@ -341,6 +388,7 @@ pub(crate) fn policy_by(version: u64, limit: u64, window_ms: u64) -> Bundle {
                     refill_tokens: Tokens(1),
                     refill_ms: 3_600_000,
                 },
+                sharing: Sharing::default(),
             },
         ],
         plans: vec![Plan { id: PlanId::new("p").unwrap(), limits: Vec::new() }],

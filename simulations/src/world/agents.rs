@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use leasehold_admission::lease::{Availability, LeaseEffect, LeaseInput};
-use leasehold_protocol::lease::LeaseFrameAnswer;
+use leasehold_protocol::lease::{LeaseFrameAnswer, Push};
 use leasehold_protocol::machine::Machine as _;
 use leasehold_protocol::{Tokens, Window};
 use rand::RngExt as _;
@@ -132,6 +132,17 @@ impl World {
         let sent =
             if mutant == Mutant::LifeFromReceipt { hosted.host.clock.local(now) } else { sending.sent };
         self.step(sending.agent, LeaseInput::Answered { sent, frame_id: sending.frame_id, answer });
+    }
+
+    pub(super) fn push_arrives(&mut self, agent: usize, mut push: Push) {
+        let Some(hosted) = self.agents.get(agent) else { return };
+        if self.now < hosted.host.cut_until {
+            return;
+        }
+        if self.plan.mutant == Mutant::GrantsNothing {
+            push.lease.granted_total = Tokens::ZERO;
+        }
+        self.step(agent, LeaseInput::Pushed(push));
     }
 
     pub(super) fn frame_deadline(&mut self, agent: usize, frame_id: u64, sent: u64) {

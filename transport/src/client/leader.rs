@@ -9,7 +9,7 @@ use leasehold_protocol::ProblemKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{ClientError, HttpClient};
+use super::{ClientError, HttpClient, Lines};
 
 /// The pause after all replicas were asked in vain, before the second and last round.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
@@ -33,7 +33,12 @@ impl LeaderClient {
 
     /// Reads `path` from the leader.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.follow(path, None).await
+        self.follow(path, |url| async move { self.http.get(&url).await }).await
+    }
+
+    /// Reads `path` from the leader line by line; see [`HttpClient::lines`].
+    pub async fn lines(&self, path: &str, idle: Duration) -> Result<Lines, ClientError> {
+        self.follow(path, |url| async move { self.http.lines(&url, idle).await }).await
     }
 
     /// Sends `body` to the leader. Only for calls that may arrive twice: one that got no answer is repeated.
@@ -46,10 +51,18 @@ impl LeaderClient {
             url: path.to_owned(),
             reason: format!("cannot be sent: {e}"),
         })?;
-        self.follow(path, Some(&Bytes::from(body))).await
+        let body = Bytes::from(body);
+        self.follow(path, |url| {
+            let body = body.clone();
+            async move { self.http.post_bytes(&url, "application/json", body).await }
+        })
+        .await
     }
 
-    async fn follow<T: DeserializeOwned>(&self, path: &str, body: Option<&Bytes>) -> Result<T, ClientError> {
+    async fn follow<T, F>(&self, path: &str, call: impl Fn(String) -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
         let count = self.replicas.len();
         let mut at = self.last.load(Ordering::Relaxed);
         let mut asked = vec![0_u8; count];
@@ -64,7 +77,7 @@ impl LeaderClient {
             }
             // A caller that gives up while this waits has had no answer from here: the next call goes elsewhere.
             let unanswered = MoveOn { last: &self.last, to: least_asked(&asked, at).unwrap_or(0) };
-            let answered = self.call(&format!("{base}{path}"), body).await;
+            let answered = call(format!("{base}{path}")).await;
             unanswered.disarm();
             match answered {
                 Ok(answer) => {
@@ -91,13 +104,6 @@ impl LeaderClient {
             }
         }
         Err(last_error)
-    }
-
-    async fn call<T: DeserializeOwned>(&self, url: &str, body: Option<&Bytes>) -> Result<T, ClientError> {
-        match body {
-            None => self.http.get(url).await,
-            Some(json) => self.http.post_bytes(url, "application/json", json.clone()).await,
-        }
     }
 
     fn position(&self, url: &str) -> Option<usize> {

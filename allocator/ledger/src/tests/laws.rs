@@ -9,7 +9,9 @@ use super::*;
 /// One command, or one that comes again.
 #[derive(Debug, Clone)]
 enum Op {
-    Acquire { n: u64, life: u64, seq: u64, next: bool, need: u64, want: u64 },
+    Acquire { n: u64, life: u64, seq: u64, next: bool, need: u64, demand: Demand },
+    Hear { n: u64, life: u64, rtt_ms: u64 },
+    Feed,
     Settle { n: u64, life: u64, window: usize, spent: u64, returned: u64 },
     Publish { limit: Limit, window_ms: u64, has_rule: bool, skips: u64 },
     Again { back: usize },
@@ -17,6 +19,13 @@ enum Op {
 
 fn tokens() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..40_u64, 2 => 0..400_u64, 1 => Just(u64::MAX)]
+}
+
+fn demand() -> impl Strategy<Value = Demand> {
+    (tokens(), tokens()).prop_map(|(fast, sustained)| Demand {
+        fast_mtps: fast.saturating_mul(100),
+        sustained_mtps: sustained.saturating_mul(100),
+    })
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -28,8 +37,10 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     let length = prop_oneof![6 => Just(10_000_u64), 1 => Just(3_000), 1 => Just(60_000), 1 => Just(DAY)];
     prop_oneof![
-        12 => (0..4_u64, 0..3_u64, 0..200_u64, any::<bool>(), tokens(), tokens())
-            .prop_map(|(n, life, seq, next, need, want)| Op::Acquire { n, life, seq, next, need, want }),
+        12 => (0..4_u64, 0..3_u64, 0..200_u64, any::<bool>(), tokens(), demand())
+            .prop_map(|(n, life, seq, next, need, demand)| Op::Acquire { n, life, seq, next, need, demand }),
+        2 => (0..4_u64, 0..3_u64, 0..400_u64).prop_map(|(n, life, rtt_ms)| Op::Hear { n, life, rtt_ms }),
+        2 => Just(Op::Feed),
         8 => (0..4_u64, 0..3_u64, 0..8_usize, tokens(), tokens())
             .prop_map(|(n, life, window, spent, returned)| Op::Settle { n, life, window, spent, returned }),
         2 => (limit, length, prop::bool::weighted(0.9), prop_oneof![8 => Just(0_u64), 1 => 1..3_u64])
@@ -58,7 +69,7 @@ fn entries(history: &[(i64, Vec<Op>)]) -> Vec<Entry> {
         let mut commands = Vec::new();
         for op in ops {
             let command = match *op {
-                Op::Acquire { n, life, seq, next, need, want } => Command::Acquire {
+                Op::Acquire { n, life, seq, next, need, demand } => Command::Acquire {
                     holder: holder(n),
                     incarnation: Incarnation(life),
                     acquire: Acquire {
@@ -66,9 +77,16 @@ fn entries(history: &[(i64, Vec<Op>)]) -> Vec<Entry> {
                         window: if next { WindowChoice::Next } else { WindowChoice::Current },
                         seq,
                         need: Tokens(need),
-                        want: Tokens(want),
+                        least: Tokens(need / 2),
+                        boundary: Tokens(need / 3),
+                        demand,
+                        extend_only: seq % 7 == 6,
                     },
                 },
+                Op::Hear { n, life, rtt_ms } => {
+                    Command::Hear { holder: holder(n), incarnation: Incarnation(life), rtt_ms }
+                }
+                Op::Feed => Command::Feed,
                 Op::Settle { n, life, window, spent, returned } => Command::Settle {
                     holder: holder(n),
                     incarnation: Incarnation(life),
@@ -77,6 +95,8 @@ fn entries(history: &[(i64, Vec<Op>)]) -> Vec<Entry> {
                         window_start: nth_window(&along, window),
                         spent_total: Tokens(spent),
                         returned_total: Tokens(returned),
+                        denied_total: Tokens(spent),
+                        demand: Demand::default(),
                     },
                 },
                 Op::Publish { limit, window_ms, has_rule, skips } => {
@@ -159,7 +179,7 @@ proptest! {
                 for (start, (committed, limit)) in windows(&ledger) {
                     let was = before.get(&start).map_or(0, |(committed, _)| *committed);
                     prop_assert!(committed <= was.max(limit), "{start}: from {was} to {committed} of {limit}");
-                    let can_grow = matches!(command, Command::Acquire { .. });
+                    let can_grow = !matches!(command, Command::Hear { .. });
                     prop_assert!(committed <= was || can_grow, "{command:?}");
                 }
             }
@@ -172,12 +192,13 @@ proptest! {
         let mut ledger = Ledger::default();
         let mut said: Vec<(LedgerTime, Command)> = Vec::new();
         for entry in entries(&history) {
-            let outcomes = ledger.apply(&entry);
+            let outcomes = ledger.apply(&entry).outcomes;
             let now = ledger.now();
             let taken = entry.commands.into_iter().zip(outcomes).filter(|(_, outcome)| match outcome {
                 Outcome::Acquired(outcome) => matches!(outcome, AcquireOutcome::Lease(_)),
                 Outcome::Settled(outcome) => matches!(outcome, SettleOutcome::Applied { .. }),
                 Outcome::Activated(outcome) => !matches!(outcome, ActivateOutcome::Conflict { .. }),
+                Outcome::Noted => false,
             });
             said.extend(taken.map(|(command, _)| (now, command)));
             let recent = said.iter().rev().take(12).filter(|(at, _)| now.ms_since(*at) < 100_000);
@@ -187,6 +208,10 @@ proptest! {
                 prop_assert_eq!(granted(&again), granted(&ledger), "{:?}", command);
                 prop_assert_eq!(committed(&again), committed(&ledger), "{:?}", command);
                 if !matches!(command, Command::Acquire { .. }) {
+                    // Save that what it forecast was heard of later.
+                    for (key, pool) in &mut again.pools {
+                        pool.reports.clone_from(&ledger.pools[key].reports);
+                    }
                     prop_assert_eq!(&again, &ledger, "{:?}", command);
                 }
             }

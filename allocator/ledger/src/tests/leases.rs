@@ -9,7 +9,7 @@ fn of_1000_grants_of_1_from_a_pool_of_100_exactly_100_succeed() {
     let mut granted = 0;
     for frame in 0..10 {
         let commands = (0..100).map(|n| wish(n, frame + 1, WindowChoice::Current, 1)).collect();
-        for outcome in ledger.apply(&Entry { stamp: LedgerTime(T0 + frame), commands }) {
+        for outcome in ledger.apply(&Entry { stamp: LedgerTime(T0 + frame), commands }).outcomes {
             granted += u64::from(lease(outcome).granted_total.0 > 0 && frame == 0);
         }
     }

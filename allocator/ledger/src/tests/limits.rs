@@ -17,7 +17,8 @@ fn lowering_a_limit_below_what_is_leased_shows_a_debt_and_grants_nothing() {
     settle(&mut ledger, T0 + 3, 1, window.start, 20, 40);
     assert_eq!(numbers(&ledger, T0), [30, 10, 0, 20, 20]);
     settle(&mut ledger, T0 + 4, 1, window.start, 20, 55);
-    assert_eq!(numbers(&ledger, T0), [30, 0, 5, 5, 20]);
+    // Of the 5 above it, who went hungry is given the one that it waits for.
+    assert_eq!(numbers(&ledger, T0), [30, 0, 4, 6, 20]);
     assert_eq!(acquire(&mut ledger, T0 + 5, 2, 2, 9).granted_total, Tokens(5));
 }
 

@@ -1,5 +1,5 @@
-use leasehold_protocol::bundle::{Enforcement, FailMode, Fallback, KeyPart};
-use leasehold_protocol::{OverrideId, PlanId, RouteId, RuleId, TenantId, Tokens};
+use leasehold_protocol::bundle::{Enforcement, FailMode, Fallback, KeyPart, Order, Sharing, Weight};
+use leasehold_protocol::{OverrideId, PlanId, RegionId, RouteId, RuleId, TenantId, Tokens};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -85,6 +85,33 @@ fn every_fault_is_named_by_its_place_in_the_source() {
     ];
     expected.sort();
     assert_eq!(found, expected);
+}
+
+/// Shared by order of arrival, with these parts.
+fn by_arrival(weights: &[(&str, u32)]) -> Sharing {
+    let weight =
+        |(region, weight): &(&str, u32)| Weight { region: RegionId::new(*region).unwrap(), weight: *weight };
+    Sharing { order: Order::Fcfs, weights: weights.iter().map(weight).collect() }
+}
+
+#[test]
+fn parts_of_regions_are_sorted_and_kept_within_their_bounds() {
+    let mut source = northstar();
+    source.rules[2].sharing = by_arrival(&[("us", 3), ("eu", 2)]);
+    let bundle = compile(&source, BundleVersion(1), NOW).unwrap().into_inner();
+    assert_eq!(
+        bundle.rules.iter().find(|r| r.id.as_str() == "P-TENANT").unwrap().sharing,
+        by_arrival(&[("eu", 2), ("us", 3)])
+    );
+    source.rules[2].sharing = by_arrival(&[("us", 0), ("eu", 1_001), ("us", 3)]);
+    source.rules[1].sharing = by_arrival(&[]);
+    let mut found = faults(&source);
+    found.sort();
+    let at = "rules[2].sharing.weights";
+    assert_eq!(
+        found,
+        [pair("rules[1].sharing", "P-READ"), pair(at, "eu: 1001"), pair(at, "us"), pair(at, "us: 0")]
+    );
 }
 
 #[test]
@@ -195,6 +222,11 @@ fn any_rule(n: usize) -> impl Strategy<Value = Rule> {
                 Fallback::Bucket { capacity, refill_tokens, refill_ms }
             } else {
                 Fallback::Refuse
+            },
+            sharing: if kind == 0 && has_fallback {
+                by_arrival(&[("us", 3), ("eu", 2)])
+            } else {
+                Sharing::default()
             },
         },
     )

@@ -1,5 +1,5 @@
-use leasehold_protocol::bundle::{Fallback, Limit};
-use leasehold_protocol::{BundleVersion, PlanId, RuleId, TenantId, Tokens};
+use leasehold_protocol::bundle::{Fallback, Limit, Order, Sharing, Weight};
+use leasehold_protocol::{BundleVersion, PlanId, RegionId, RuleId, TenantId, Tokens};
 
 use super::*;
 use crate::compile::compile;
@@ -113,6 +113,8 @@ fn routes_rules_and_overrides_are_compared_by_meaning() {
         s.rules[0].fixed_window = Some(FixedWindow { limit: tokens(30), window_s: 10 });
         s.rules[2].fallback =
             Fallback::Bucket { capacity: Tokens(100), refill_tokens: Tokens(1), refill_ms: 60_000 };
+        let weight = Weight { region: RegionId::new("eu").unwrap(), weight: 2 };
+        s.rules[2].sharing = Sharing { order: Order::Fcfs, weights: vec![weight] };
         s.overrides[0].limit = tokens(3);
         s.routes[3].weight = Tokens(20);
         s.routes[1].fail_mode = FailMode::Bounded;
@@ -124,6 +126,7 @@ fn routes_rules_and_overrides_are_compared_by_meaning() {
             "maximum age: 3600 s -> 60 s",
             "rule P-ANON: 20 per 10 s -> 30 per 10 s",
             "rule P-TENANT: fallback refuse -> bucket of 100, refilled by 1 each 60 s",
+            "rule P-TENANT: shared max-min fairly -> by order of arrival (parts: eu 2)",
             "P-EXPORT for tenant cedar: 2 -> 3 at once (+50 %)",
             "override cedar-export-trial of tenant cedar for P-EXPORT: 2 until 2030-01-31T00:00:00.000Z -> 3 until \
              2030-01-31T00:00:00.000Z",

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use leasehold_protocol::bundle::{Algorithm, Enforcement, FailMode, Fallback, KeyPart, Limit};
+use leasehold_protocol::bundle::{
+    Algorithm, Enforcement, FailMode, Fallback, KeyPart, Limit, Order, Sharing,
+};
 use leasehold_protocol::{TenantId, Tokens};
 
 /// The most tenants that a line names.
@@ -44,6 +46,16 @@ pub(super) fn fallback(fallback: &Fallback) -> String {
         Fallback::Refuse => "refuse".to_owned(),
         Fallback::Bucket { capacity, refill_tokens, refill_ms } => bucket(capacity, refill_tokens, refill_ms),
     }
+}
+
+pub(super) fn sharing(sharing: &Sharing) -> String {
+    let order = match sharing.order {
+        Order::MaxMin => "max-min fairly",
+        Order::Fcfs => "by order of arrival",
+    };
+    let weights: Vec<String> =
+        sharing.weights.iter().map(|part| format!("{} {}", part.region, part.weight)).collect();
+    if weights.is_empty() { order.to_owned() } else { format!("{order} (parts: {})", list(&weights)) }
 }
 
 pub(super) fn fail_mode(mode: &FailMode) -> &'static str {

@@ -1,6 +1,6 @@
 //! What goes into the lease manager and what comes out of it.
 
-use leasehold_protocol::lease::{LeaseFrame, LeaseFrameAnswer};
+use leasehold_protocol::lease::{LeaseFrame, LeaseFrameAnswer, Push};
 use leasehold_protocol::{Incarnation, LocalTime, Tokens, Window};
 
 /// What a pool can give at a moment.
@@ -60,6 +60,8 @@ pub enum LeaseInput {
         /// The answer.
         answer: LeaseFrameAnswer,
     },
+    /// The allocator said something unasked.
+    Pushed(Push),
     /// A frame's sending failed or passed its deadline. Whether it was applied is unknown.
     Failed {
         /// Which frame.

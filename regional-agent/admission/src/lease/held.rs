@@ -1,7 +1,7 @@
 //! What this agent holds of one window, and until when.
 
-use leasehold_protocol::lease::{Lease, SESSION_MS_MAX, Settle};
-use leasehold_protocol::{LocalTime, PoolKey, Tokens, Window};
+use leasehold_protocol::lease::{Lease, SESSION_MS_MAX, Settle, Supply};
+use leasehold_protocol::{Demand, LocalTime, PoolKey, Tokens, Window};
 
 /// A lease as its holder keeps it. `held = granted - spent - returned - forfeited`, never negative: each of the
 /// last three grows only by what is held.
@@ -23,8 +23,12 @@ pub(crate) struct HeldWindow {
     ends_with_window: bool,
     /// The newest answer whose words (not tokens) were taken.
     pub(crate) version: u64,
-    /// Spent and returned as last confirmed by the allocator.
-    confirmed: (Tokens, Tokens),
+    /// What that answer said of the pool.
+    pub(crate) supply: Supply,
+    /// Asked for and not had. For the accounts alone.
+    denied: Tokens,
+    /// Spent, returned and denied as last confirmed by the allocator.
+    confirmed: (Tokens, Tokens, Tokens),
 }
 
 impl HeldWindow {
@@ -43,7 +47,9 @@ impl HeldWindow {
             ends_about: now,
             ends_with_window: false,
             version: 0,
-            confirmed: (lease.spent_total, lease.returned_total),
+            supply: Supply::default(),
+            denied: Tokens::ZERO,
+            confirmed: (lease.spent_total, lease.returned_total, Tokens::ZERO),
         }
     }
 
@@ -65,11 +71,29 @@ impl HeldWindow {
         self.usable_from = self.usable_from.min(from);
         self.granted = self.granted.max(lease.granted_total);
         if lease.version > self.version {
-            self.version = lease.version;
             self.limit = lease.limit;
             // The allocator takes one ms off.
             self.ends_with_window = lease.window.length_ms() <= SESSION_MS_MAX
                 || lease.expires_in_ms.saturating_sub(lease.starts_in_ms) < SESSION_MS_MAX - 1;
+        }
+    }
+
+    /// Takes in what was told unasked: tokens, whatever the order. A push never prolongs a life; what comes after the
+    /// end is forfeit.
+    pub(crate) fn credit(&mut self, lease: &Lease, now: LocalTime) {
+        self.granted = self.granted.max(lease.granted_total);
+        if self.has_lapsed(now) {
+            self.forfeit();
+        }
+    }
+
+    /// The next window begins `starts_in_ms` after the sending of what was answered: this one, which lasts until
+    /// then, ends so much more surely.
+    pub(crate) fn ends_before_next(&mut self, sent: LocalTime, starts_in_ms: u64, drift_ppm: u32) {
+        if self.ends_with_window && !self.has_lapsed(sent) {
+            // A stamp is rounded down to a ms.
+            let until = sent.plus_shrunk(starts_in_ms.saturating_sub(1), drift_ppm);
+            self.usable_until = self.usable_until.max(until);
         }
     }
 
@@ -113,17 +137,20 @@ impl HeldWindow {
         self.ends_with_window.then_some(self.ends_about)
     }
 
-    /// When to ask for a longer life: a third of a session ahead while the window goes on after it; otherwise just
-    /// ahead of the drift margin, which a fresh span makes a thousand times smaller. `None` if that gains nothing.
-    pub(crate) fn extend_at(&self, lead_ms: u64) -> Option<LocalTime> {
-        let lead = if !self.ends_with_window {
-            SESSION_MS_MAX / 3
-        } else if self.ends_about.ms_since(self.usable_until) >= 2 {
-            lead_ms
-        } else {
-            return None;
-        };
-        Some(LocalTime(self.usable_until.0.saturating_sub(lead.saturating_mul(1_000_000))))
+    /// When to ask for a longer life: a third of a session ahead, if the window goes on after the lease.
+    pub(crate) fn extend_at(&self) -> Option<LocalTime> {
+        let lead_ns = (SESSION_MS_MAX / 3).saturating_mul(1_000_000);
+        (!self.ends_with_window).then(|| LocalTime(self.usable_until.0.saturating_sub(lead_ns)))
+    }
+
+    /// Notes a request that got nothing.
+    pub(crate) fn deny(&mut self, cost: Tokens) {
+        self.denied = self.denied.saturating_add(cost).min(Tokens::MAX);
+    }
+
+    /// Gives `tokens` back, or what is held: from here on it is not ours, whether or not the message arrives.
+    pub(crate) fn give_back_some(&mut self, tokens: Tokens) {
+        self.returned = self.returned.saturating_add(tokens.min(self.held()));
     }
 
     /// Spends `cost`, if it may.
@@ -149,18 +176,28 @@ impl HeldWindow {
     }
 
     /// What the allocator has not confirmed yet, as totals.
-    pub(crate) fn report(&self, pool: &PoolKey) -> Option<Settle> {
-        (self.confirmed != (self.spent, self.returned)).then(|| Settle {
+    pub(crate) fn report(&self, pool: &PoolKey, demand: Demand) -> Option<Settle> {
+        let totals = (self.spent, self.returned, self.denied);
+        (self.confirmed != totals).then(|| Settle {
             pool: pool.clone(),
             window_start: self.window.start,
             spent_total: self.spent,
             returned_total: self.returned,
+            denied_total: self.denied,
+            demand,
         })
+    }
+
+    /// True if the allocator has confirmed all of it.
+    pub(crate) fn is_reported(&self) -> bool {
+        self.confirmed == (self.spent, self.returned, self.denied)
     }
 
     /// Notes that the allocator has these totals.
     pub(crate) fn confirm(&mut self, settle: &Settle) {
-        self.confirmed.0 = self.confirmed.0.max(settle.spent_total);
-        self.confirmed.1 = self.confirmed.1.max(settle.returned_total);
+        let (spent, returned, denied) = &mut self.confirmed;
+        *spent = (*spent).max(settle.spent_total);
+        *returned = (*returned).max(settle.returned_total);
+        *denied = (*denied).max(settle.denied_total);
     }
 }

@@ -1,6 +1,6 @@
 //! Laws of the lease manager, over random inputs.
 
-use leasehold_protocol::lease::{Lease, WindowChoice};
+use leasehold_protocol::lease::{Acquire, Lease, Supply, WindowChoice};
 use leasehold_protocol::{AgentId, BundleVersion, LedgerTime, RegionId, RuleId, Window};
 use proptest::prelude::*;
 
@@ -15,6 +15,8 @@ enum Op {
     Spend { pool: usize, cost: u64 },
     StopWaiting { pool: usize, cost: u64 },
     Answer { pick: usize, granted: u64, expires: u64, kind: u8 },
+    Refused { pool: usize, cost: u64 },
+    Push { pool: usize, granted: u64, kind: u8 },
     Fail { pick: usize },
     Drain,
     Retain,
@@ -31,6 +33,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pool, cost.clone()).prop_map(|(pool, cost)| Op::StopWaiting { pool, cost }),
         6 => (any::<usize>(), cost, 0..70_000_u64, any::<u8>())
             .prop_map(|(pick, granted, expires, kind)| Op::Answer { pick, granted, expires, kind }),
+        1 => (0..3_usize, 0..20_u64).prop_map(|(pool, cost)| Op::Refused { pool, cost }),
+        2 => (0..3_usize, 0..20_u64, any::<u8>()).prop_map(|(pool, granted, kind)| Op::Push { pool, granted, kind }),
         3 => any::<usize>().prop_map(|pick| Op::Fail { pick }),
         1 => prop_oneof![19 => Just(Op::Retain), 1 => Just(Op::Drain)],
     ]
@@ -126,12 +130,18 @@ impl Host {
                             0..4 => AcquireOutcome::UnknownPool,
                             4..8 => AcquireOutcome::ClockUncertain { retry_ms: expires },
                             8 => AcquireOutcome::StaleIncarnation { seen: Incarnation(2) },
-                            _ => self.lease(acquire, granted, expires, kind),
+                            _ => self.answer(acquire, granted, expires, kind),
                         },
                     })
                     .collect();
-                let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(1) };
+                let answer = LeaseFrameAnswer { answers, bundle_version: BundleVersion(1), pushes: vec![] };
                 self.step(LeaseInput::Answered { sent, frame_id, answer });
+            }
+            Op::Refused { pool, cost } => self.m.refused(self.now, &key(pool), Tokens(cost)),
+            Op::Push { pool, granted, kind } => {
+                let lease = self.lease(&key(pool), WindowChoice::Current, granted, 0, kind);
+                let push = Push { incarnation: Incarnation(1), pool: key(pool), lease };
+                self.step(LeaseInput::Pushed(push));
             }
             Op::Fail { pick } => {
                 if let Some((frame_id, _, _)) = self.take(pick) {
@@ -148,24 +158,22 @@ impl Host {
         }
     }
 
+    fn answer(&mut self, acquire: &Acquire, granted: u64, expires: u64, kind: u8) -> AcquireOutcome {
+        AcquireOutcome::Lease(self.lease(&acquire.pool, acquire.window, granted, expires, kind))
+    }
+
     /// Windows are a day long, so that none is over in a run, and one label keeps its account.
-    fn lease(
-        &mut self,
-        acquire: &leasehold_protocol::lease::Acquire,
-        granted: u64,
-        expires: u64,
-        kind: u8,
-    ) -> AcquireOutcome {
+    fn lease(&mut self, pool: &PoolKey, window: WindowChoice, granted: u64, expires: u64, kind: u8) -> Lease {
         let today = Window { start: LedgerTime(86_400_000), end: LedgerTime(172_800_000) };
-        let is_next = acquire.window == WindowChoice::Next;
+        let is_next = window == WindowChoice::Next;
         let window = if is_next { today.next() } else { today };
-        let total = self.granted.entry((acquire.pool.clone(), window.start)).or_default();
+        let total = self.granted.entry((pool.clone(), window.start)).or_default();
         *total = total.saturating_add(granted);
         let granted_total = Tokens(*total);
-        let told = self.reported.get(&(acquire.pool.clone(), window.start)).copied();
+        let told = self.reported.get(&(pool.clone(), window.start)).copied();
         let (spent_total, returned_total) = told.unwrap_or_default();
         self.version += 1;
-        AcquireOutcome::Lease(Lease {
+        Lease {
             window,
             starts_in_ms: if is_next { 40_000_000 } else { 0 },
             expires_in_ms: expires,
@@ -176,7 +184,8 @@ impl Host {
             remaining: Tokens(u64::from(kind % 3)),
             outstanding: Tokens(u64::from(kind % 5)),
             version: self.version,
-        })
+            supply: Supply { scarce: kind & 16 != 0, direct: kind & 32 != 0, short: kind & 64 != 0 },
+        }
     }
 }
 
@@ -216,7 +225,7 @@ proptest! {
         prop_assert!(steps <= 60 * 50, "{steps} in a minute");
     }
 
-    /// Whatever is answered, failed or forgotten: no more is spent than was granted, and never more than four frames
+    /// Whatever is answered, failed or forgotten: no more is spent than was granted, and never more than a few frames
     /// wait for an answer.
     #[test]
     fn what_is_spent_was_granted(ops in prop::collection::vec(op(), 1..150)) {

@@ -13,22 +13,19 @@ pub struct LeaseSettings {
     pub allocator_lost_ms: u64,
     /// The most pools kept in memory.
     pub pools_max: usize,
-    /// How far ahead an acquire forecasts.
-    pub horizon_ms: u64,
-    /// How long before a window's end the next one is asked for; at most half a window.
-    pub next_lead_ms: u64,
-    /// Tokens nobody asked for during this long are given back.
-    pub idle_return_ms: u64,
-    /// How often spent totals are reported.
+    /// How often totals are reported at most; more often for windows shorter than twice this. Returns leave at once.
     pub report_ms: u64,
-    /// How often an empty pool is asked again while some holder may still give tokens back.
-    pub exhausted_poll_ms: u64,
+    /// How often an agent that tracks any pool is heard of at least.
+    pub heartbeat_ms: u64,
+    /// How often, give or take a half, a pool that is short is asked again while some holder may still give back: in
+    /// case a push was lost.
+    pub poll_ms: u64,
+    /// How long requests are held after a pool ran short: until what was recalled is here.
+    pub recall_ms: u64,
     /// How long "no such pool" is believed.
     pub unknown_retry_ms: u64,
     /// The longest wait before asking again an allocator that cannot place itself in time.
     pub uncertain_retry_ms: u64,
-    /// The gap between two acquires of a pool that has less left than is needed.
-    pub ask_gap_ms: u64,
     /// The first and the longest wait after a failed frame; it doubles in between, with jitter.
     pub backoff_min_ms: u64,
     /// See `backoff_min_ms`.
@@ -43,14 +40,12 @@ impl Default for LeaseSettings {
             drift_ppm: DRIFT_PPM_DEFAULT,
             allocator_lost_ms: 1_000,
             pools_max: 100_000,
-            horizon_ms: 4_000,
-            next_lead_ms: 2_000,
-            idle_return_ms: 3_000,
-            report_ms: 1_000,
-            exhausted_poll_ms: 1_000,
+            report_ms: 5_000,
+            heartbeat_ms: 1_000,
+            poll_ms: 2_000,
+            recall_ms: 250,
             unknown_retry_ms: 500,
             uncertain_retry_ms: 500,
-            ask_gap_ms: 100,
             backoff_min_ms: 25,
             backoff_max_ms: 1_000,
             jitter_seed: 0,

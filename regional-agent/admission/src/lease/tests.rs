@@ -1,7 +1,7 @@
 //! Claims about the lease manager, by whole lists of effects.
 
-use leasehold_protocol::lease::{Acquire, Lease, Settle, WindowChoice};
-use leasehold_protocol::{AgentId, BundleVersion, LedgerTime, RegionId, RuleId, TenantId, Window};
+use leasehold_protocol::lease::{Acquire, Lease, Settle, Supply, WindowChoice};
+use leasehold_protocol::{AgentId, BundleVersion, Demand, LedgerTime, RegionId, RuleId, TenantId, Window};
 
 use super::*;
 
@@ -25,8 +25,18 @@ fn manager() -> LeaseManager {
     LeaseManager::new(holder, Incarnation(3), LeaseSettings::default())
 }
 
-fn acquire(seq: u64, window: WindowChoice, need: u64, want: u64) -> Acquire {
-    Acquire { pool: pool(), window, seq: SEQ + seq, need: Tokens(need), want: Tokens(want) }
+/// An acquire by which one request waits, whatever is forecast.
+fn acquire(seq: u64, window: WindowChoice, need: u64) -> Acquire {
+    Acquire {
+        pool: pool(),
+        window,
+        seq: SEQ + seq,
+        need: Tokens(need),
+        least: Tokens(need),
+        boundary: Tokens(0),
+        demand: Demand::default(),
+        extend_only: false,
+    }
 }
 
 fn settle(window: Window, spent: u64, returned: u64) -> Settle {
@@ -35,15 +45,28 @@ fn settle(window: Window, spent: u64, returned: u64) -> Settle {
         window_start: window.start,
         spent_total: Tokens(spent),
         returned_total: Tokens(returned),
+        denied_total: Tokens(0),
+        demand: Demand::default(),
     }
 }
 
 fn send(frame_id: u64, settles: Vec<Settle>, acquires: Vec<Acquire>) -> LeaseEffect {
-    let m = manager();
-    LeaseEffect::Send {
-        frame_id,
-        frame: LeaseFrame { holder: m.holder, incarnation: m.incarnation, settles, acquires },
-    }
+    let frame = LeaseFrame { settles, acquires, ..manager().empty_frame() };
+    LeaseEffect::Send { frame_id, frame }
+}
+
+/// The effects with what is forecast and measured taken out of their frames.
+fn plain(effects: Vec<LeaseEffect>) -> Vec<LeaseEffect> {
+    let plain = |effect| match effect {
+        LeaseEffect::Send { frame_id, mut frame } => {
+            frame.rtt_ms = 0;
+            frame.settles.iter_mut().for_each(|settle| settle.demand = Demand::default());
+            frame.acquires.iter_mut().for_each(|acquire| acquire.demand = Demand::default());
+            LeaseEffect::Send { frame_id, frame }
+        }
+        other => other,
+    };
+    effects.into_iter().map(plain).collect()
 }
 
 /// A lease as it is granted in the middle of a minute with 1,000 tokens.
@@ -59,6 +82,7 @@ fn lease(window: Window, granted: u64, expires_in_ms: u64) -> Lease {
         remaining: Tokens(500),
         outstanding: Tokens(300),
         version: 1,
+        supply: Supply::default(),
     }
 }
 
@@ -66,6 +90,7 @@ fn answer(seq: u64, outcome: AcquireOutcome) -> LeaseFrameAnswer {
     LeaseFrameAnswer {
         answers: vec![AcquireAnswer { pool: pool(), seq: SEQ + seq, outcome }],
         bundle_version: BundleVersion(1),
+        pushes: vec![],
     }
 }
 
@@ -76,7 +101,7 @@ fn answered(
     frame_id: u64,
     answer: LeaseFrameAnswer,
 ) -> Vec<LeaseEffect> {
-    m.step(at(now), LeaseInput::Answered { sent: at(sent), frame_id, answer }).then
+    plain(m.step(at(now), LeaseInput::Answered { sent: at(sent), frame_id, answer }).then)
 }
 
 fn granted(m: &mut LeaseManager, times: (u64, u64), id: u64, lease: Lease) -> Vec<LeaseEffect> {
@@ -84,11 +109,11 @@ fn granted(m: &mut LeaseManager, times: (u64, u64), id: u64, lease: Lease) -> Ve
 }
 
 fn tick(m: &mut LeaseManager, ms: u64) -> Vec<LeaseEffect> {
-    m.step(at(ms), LeaseInput::Tick).then
+    plain(m.step(at(ms), LeaseInput::Tick).then)
 }
 
 fn failed(m: &mut LeaseManager, ms: u64, frame_id: u64) -> Vec<LeaseEffect> {
-    m.step(at(ms), LeaseInput::Failed { frame_id }).then
+    plain(m.step(at(ms), LeaseInput::Failed { frame_id }).then)
 }
 
 /// A request for `cost` that is held if it cannot be admitted at once; what is sent because of it.
@@ -118,7 +143,7 @@ fn holding(tokens: u64) -> LeaseManager {
 fn the_first_request_asks_for_what_waits_and_a_forecast_and_nothing_else() {
     let mut m = manager();
     assert_eq!(m.next_wakeup(), None);
-    assert_eq!(request(&mut m, 0, 2), [send(1, vec![], vec![acquire(1, WindowChoice::Current, 2, 8)])]);
+    assert_eq!(request(&mut m, 0, 2), [send(1, vec![], vec![acquire(1, WindowChoice::Current, 2)])]);
     assert_eq!(tick(&mut m, 1), []);
     assert_eq!(
         m.availability(at(1), &pool(), Tokens(2)),
@@ -157,7 +182,7 @@ fn tokens_of_a_lease_that_ran_out_on_the_way_are_never_spent() {
     request(&mut m, 0, 1);
     assert_eq!(
         granted(&mut m, (0, 40), 1, lease(MINUTE, 5, 40)),
-        [LeaseEffect::Changed, send(2, vec![], vec![acquire(2, WindowChoice::Current, 1, 4)])]
+        [LeaseEffect::Changed, send(2, vec![], vec![acquire(2, WindowChoice::Current, 1)])]
     );
     assert!(!m.spend(at(40), &pool(), Tokens(1)));
     assert_eq!(held(&m, 40), 0);
@@ -212,8 +237,8 @@ fn words_of_an_older_answer_do_not_undo_those_of_a_newer_one() {
 #[test]
 fn needs_are_pipelined_in_four_frames_at_most_each_for_what_no_other_asks() {
     let mut m = manager();
-    for (n, want) in [(1, 4), (2, 8), (3, 12), (4, 16)] {
-        let wish = vec![acquire(n, WindowChoice::Current, 1, want)];
+    for n in 1..=4 {
+        let wish = vec![acquire(n, WindowChoice::Current, 1)];
         assert_eq!(request(&mut m, 0, 1), [send(n, vec![], wish)]);
     }
     assert_eq!(request(&mut m, 0, 1), []);
@@ -221,7 +246,7 @@ fn needs_are_pipelined_in_four_frames_at_most_each_for_what_no_other_asks() {
     // The first answer covers its own need; the fifth request's is asked for as soon as there is room.
     assert_eq!(
         granted(&mut m, (0, 50), 1, lease(MINUTE, 1, 30_000)),
-        [LeaseEffect::Changed, send(5, vec![], vec![acquire(5, WindowChoice::Current, 1, 19)])]
+        [LeaseEffect::Changed, send(5, vec![], vec![acquire(5, WindowChoice::Current, 1)])]
     );
 }
 
@@ -271,7 +296,7 @@ fn a_grant_whose_answer_was_lost_comes_with_the_next_total() {
     let mut m = holding(10);
     assert!(m.spend(at(100), &pool(), Tokens(10)));
     let lost = request(&mut m, 200, 3);
-    assert_eq!(lost, [send(2, vec![settle(MINUTE, 10, 0)], vec![acquire(2, WindowChoice::Current, 3, 16)])]);
+    assert_eq!(lost, [send(2, vec![settle(MINUTE, 10, 0)], vec![acquire(2, WindowChoice::Current, 3)])]);
     failed(&mut m, 1_000, 2);
     tick(&mut m, 1_500);
     // The repetition gets no new tokens but the total that the first sending was granted.
@@ -298,24 +323,86 @@ fn a_refresh_while_spends_are_not_reported_refuses_nothing_and_subtracts_nothing
     }
 }
 
-#[test]
-fn an_idle_agent_gives_back_all_it_holds_once_and_never_spends_it() {
-    let mut m = holding(10);
-    assert!(m.spend(at(100), &pool(), Tokens(4)));
-    let mut sent = Vec::new();
-    while let Some(wake) = m.next_wakeup().filter(|wake| *wake < at(6_000)) {
-        for effect in m.step(wake, LeaseInput::Tick).then {
-            if let LeaseEffect::Send { frame_id, frame } = effect {
-                let empty = LeaseFrameAnswer { answers: vec![], bundle_version: BundleVersion(1) };
-                let settles = frame.settles.clone();
-                m.step(wake, LeaseInput::Answered { sent: wake, frame_id, answer: empty });
-                assert_eq!(frame.acquires, []);
-                sent.extend(settles);
-            }
+/// Lets `m` run until `end`, each of its frames answered at once; what it settled, in order.
+fn settled_until(m: &mut LeaseManager, end: u64) -> Vec<(u64, Settle)> {
+    let mut settled = Vec::new();
+    while let Some(wake) = m.next_wakeup().filter(|wake| *wake < at(end)) {
+        for effect in plain(m.step(wake, LeaseInput::Tick).then) {
+            let LeaseEffect::Send { frame_id, frame } = effect else { continue };
+            assert_eq!(frame.acquires, []);
+            settled.extend(frame.settles.into_iter().map(|settle| (wake.ms_since(at(0)), settle)));
+            let answer =
+                LeaseFrameAnswer { answers: vec![], bundle_version: BundleVersion(1), pushes: vec![] };
+            m.step(wake, LeaseInput::Answered { sent: wake, frame_id, answer });
         }
     }
-    assert_eq!(sent, [settle(MINUTE, 4, 0), settle(MINUTE, 4, 6)]);
-    assert!(!m.spend(at(3_500), &pool(), Tokens(1)));
+    settled
+}
+
+#[test]
+fn an_idle_agent_reports_what_it_spent_and_keeps_what_nobody_misses() {
+    let mut m = holding(10);
+    assert!(m.spend(at(100), &pool(), Tokens(4)));
+    assert_eq!(settled_until(&mut m, 20_000), [(5_100, settle(MINUTE, 4, 0))]);
+    assert_eq!(held(&m, 20_000), 6);
+}
+
+/// What the allocator says unasked of [`MINUTE`].
+fn push(m: &mut LeaseManager, ms: u64, lease: Lease) -> Vec<LeaseEffect> {
+    let push = Push { incarnation: Incarnation(3), pool: pool(), lease };
+    plain(m.step(at(ms), LeaseInput::Pushed(push)).then)
+}
+
+#[test]
+fn a_recall_brings_back_what_will_not_be_needed_soon_and_at_the_end_to_the_last_token() {
+    let mut m = holding(40);
+    let scarce = Supply { scarce: true, ..Supply::default() };
+    let recall = Lease { version: 2, supply: scarce, ..lease(MINUTE, 40, 0) };
+    // One request a moment ago: within four seconds, one more.
+    assert_eq!(
+        push(&mut m, 200, recall.clone()),
+        [LeaseEffect::Changed, send(2, vec![settle(MINUTE, 0, 39)], vec![])]
+    );
+    assert_eq!(held(&m, 200), 1);
+    assert_eq!(push(&mut m, 210, recall), [LeaseEffect::Changed], "a repeated recall finds nothing more");
+    // The last one once it is surplus too, and never when they would arrive too late.
+    let rest = settled_until(&mut m, 29_990);
+    assert_eq!(rest.last().map(|(_, settle)| settle.returned_total), Some(Tokens(40)));
+    assert!(rest.last().is_some_and(|(ms, _)| *ms < 29_900));
+}
+
+#[test]
+fn a_push_brings_tokens_and_news_but_no_longer_life() {
+    let mut m = manager();
+    request(&mut m, 0, 1);
+    let short = Supply { scarce: true, short: true, ..Supply::default() };
+    let none = Lease { remaining: Tokens(0), supply: short, ..lease(MINUTE, 0, 30_000) };
+    assert_eq!(granted(&mut m, (0, 100), 1, none), [LeaseEffect::Changed]);
+    let fed = Lease { version: 2, supply: Supply { short: false, ..short }, ..lease(MINUTE, 3, 1_000_000) };
+    assert_eq!(push(&mut m, 150, fed.clone()), [LeaseEffect::Changed]);
+    assert_eq!(held(&m, 150), 3);
+    // Reordered or repeated, it brings nothing more; for another life, nothing at all.
+    assert_eq!(push(&mut m, 160, Lease { version: 1, ..lease(MINUTE, 2, 0) }), [LeaseEffect::Changed]);
+    let other = Push {
+        incarnation: Incarnation(2),
+        pool: pool(),
+        lease: Lease { version: 9, ..lease(MINUTE, 99, 0) },
+    };
+    assert_eq!(m.step(at(170), LeaseInput::Pushed(other)).then, []);
+    assert_eq!(held(&m, 170), 3);
+    assert!(!m.spend(at(29_970), &pool(), Tokens(1)), "it ends when the answer said");
+    push(&mut m, 29_980, Lease { version: 3, ..fed });
+    assert_eq!(held(&m, 29_980), 0);
+}
+
+#[test]
+fn what_is_refused_is_reported_and_where_none_is_held_asked_for_by_the_next_request() {
+    let mut m = holding(1);
+    assert!(m.spend(at(110), &pool(), Tokens(1)));
+    m.refused(at(120), &pool(), Tokens(3));
+    m.demand(at(130), &pool(), Tokens(3));
+    let report = Settle { denied_total: Tokens(3), ..settle(MINUTE, 1, 0) };
+    assert_eq!(tick(&mut m, 130), [send(2, vec![report], vec![acquire(2, WindowChoice::Current, 3)])]);
 }
 
 #[test]
@@ -323,14 +410,14 @@ fn a_drain_gives_everything_back_in_one_frame_and_asks_for_nothing_more() {
     let mut m = holding(10);
     assert!(m.spend(at(100), &pool(), Tokens(4)));
     let last = send(2, vec![settle(MINUTE, 4, 6)], vec![]);
-    assert_eq!(m.step(at(200), LeaseInput::Drain).then, std::slice::from_ref(&last));
+    assert_eq!(plain(m.step(at(200), LeaseInput::Drain).then), std::slice::from_ref(&last));
     assert!(!m.spend(at(200), &pool(), Tokens(1)));
     assert_eq!(request(&mut m, 210, 1), []);
     // It is worth trying again: what does not arrive is lost for everybody until the window ends.
     assert_eq!(failed(&mut m, 300, 2), []);
     let wake = m.next_wakeup().expect("a failed return is sent again");
     assert!(wake > at(300) && wake <= at(400));
-    assert_eq!(m.step(wake, LeaseInput::Tick).then, [send(3, vec![settle(MINUTE, 4, 6)], vec![])]);
+    assert_eq!(plain(m.step(wake, LeaseInput::Tick).then), [send(3, vec![settle(MINUTE, 4, 6)], vec![])]);
 }
 
 #[test]
@@ -350,10 +437,10 @@ fn a_superseded_life_holds_nothing_and_never_asks_again() {
 #[test]
 fn a_lost_allocator_is_probed_until_it_answers_and_what_is_held_is_spent_meanwhile() {
     let mut m = holding(1_000);
-    // The report of a spend finds nobody.
+    // A heartbeat finds nobody.
     assert!(m.spend(at(100), &pool(), Tokens(1)));
-    assert_eq!(m.next_wakeup(), Some(at(1_100)));
-    assert_eq!(tick(&mut m, 1_100), [send(2, vec![settle(MINUTE, 1, 0)], vec![])]);
+    assert_eq!(m.next_wakeup(), Some(at(1_000)));
+    assert_eq!(tick(&mut m, 1_100), [send(2, vec![], vec![])]);
     assert!(!m.is_allocator_lost(at(2_099)));
     assert!(m.is_allocator_lost(at(2_100)));
     failed(&mut m, 2_000, 2);

@@ -3,9 +3,9 @@
 use leasehold_protocol::admit::AdmitRequest;
 use leasehold_protocol::bundle::{
     Algorithm, Bundle, Enforcement, FailMode, Fallback, KeyPart, Limit, Override, Plan, PlanLimit, Route,
-    Rule, Tenant,
+    Rule, Sharing, Tenant,
 };
-use leasehold_protocol::lease::{AcquireAnswer, AcquireOutcome, Lease, LeaseFrame, LeaseFrameAnswer};
+use leasehold_protocol::lease::{AcquireAnswer, AcquireOutcome, Lease, LeaseFrame, LeaseFrameAnswer, Supply};
 use leasehold_protocol::machine::Machine as _;
 use leasehold_protocol::policy::CheckedBundle;
 use leasehold_protocol::{
@@ -34,7 +34,14 @@ fn rule(
     enforcement: Enforcement,
     fallback: Fallback,
 ) -> Rule {
-    Rule { id: RuleId::new(id).unwrap(), key: key.to_vec(), algorithm, enforcement, fallback }
+    Rule {
+        id: RuleId::new(id).unwrap(),
+        key: key.to_vec(),
+        algorithm,
+        enforcement,
+        fallback,
+        sharing: Sharing::default(),
+    }
 }
 
 fn route(id: &str, pattern: &str, weight: u64, rules: &[&str], fail_mode: FailMode) -> Route {
@@ -236,6 +243,7 @@ impl World {
             remaining: Tokens(remaining),
             outstanding: Tokens(outstanding),
             version: self.granted + 1,
+            supply: Supply { short: remaining == 0 && tokens == 0, ..Supply::default() },
         };
         self.answer(&AcquireOutcome::Lease(lease));
     }
@@ -251,7 +259,11 @@ impl World {
                 seq: acquire.seq,
                 outcome: outcome.clone(),
             });
-            let answer = LeaseFrameAnswer { answers: answers.collect(), bundle_version: BundleVersion(1) };
+            let answer = LeaseFrameAnswer {
+                answers: answers.collect(),
+                bundle_version: BundleVersion(1),
+                pushes: vec![],
+            };
             let _ =
                 self.admission.leases_mut().step(now, LeaseInput::Answered { sent: now, frame_id, answer });
         }
