@@ -10,8 +10,11 @@ use super::LeaseSettings;
 use super::held::HeldWindow;
 use super::signals::{Phase, Signals};
 
-/// Acquires of one pool in flight at once.
+/// Acquires of one pool in flight at once, unless a burst comes.
 const IN_FLIGHT_MAX: usize = 4;
+/// The same while a burst comes: each of the further ones asks for as much as all before it, so that these are enough
+/// for a thousand times the first.
+const IN_FLIGHT_BURST_MAX: usize = 14;
 /// Windows kept: the current one, the next, and past ones whose last report is not confirmed.
 const WINDOWS_MAX: usize = 4;
 /// How often surplus is looked for while tokens are scarce, in ms.
@@ -391,7 +394,8 @@ impl PoolLease {
         let is_low = self.is_touched && !is_direct && real(held.0) <= self.signals.low_water(look.rtt_ms);
         let fire = match asking {
             0 => !need.is_zero() || is_low,
-            _ => asking < IN_FLIGHT_MAX && !need.is_zero(),
+            1..IN_FLIGHT_MAX => !need.is_zero(),
+            _ => asking < IN_FLIGHT_BURST_MAX && need >= asked,
         };
         if !fire {
             return;

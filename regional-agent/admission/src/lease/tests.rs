@@ -461,3 +461,17 @@ fn a_lost_allocator_is_probed_until_it_answers_and_what_is_held_is_spent_meanwhi
         matches!(m.availability(now, &pool(), Tokens(5_000)), Availability::Lost { held } if held.0 > 900)
     );
 }
+
+#[test]
+fn a_burst_asks_in_few_acquires_for_most_of_what_waits_without_waiting_for_the_first_answer() {
+    let mut m = manager();
+    let (mut acquires, mut needed) = (0, 0);
+    for _ in 0..50 {
+        for effect in request(&mut m, 0, 1) {
+            let LeaseEffect::Send { frame, .. } = effect else { continue };
+            acquires += frame.acquires.len();
+            needed += frame.acquires.iter().map(|acquire| acquire.need.0).sum::<u64>();
+        }
+    }
+    assert_eq!((acquires, needed), (7, 32), "1 four times, then 4, 8 and 16");
+}
