@@ -74,7 +74,7 @@ impl AgentHost {
 }
 
 /// The name of agent `number`.
-fn holder(number: usize) -> Holder {
+pub(crate) fn holder(number: usize) -> Holder {
     Holder {
         region: RegionId::new(format!("r{number}")).expect("a letter and a number follow the grammar"),
         agent: AgentId::new(format!("r{number}-1")).expect("a letter and a number follow the grammar"),

@@ -11,6 +11,7 @@ pub mod agent;
 pub mod allocator;
 pub mod checker;
 pub mod clock;
+pub mod compare;
 pub mod plan;
 pub mod world;
 

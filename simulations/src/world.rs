@@ -158,10 +158,7 @@ impl World {
             allocator: AllocatorModel::new(clocks, TrueTime(0), plan.drift_ppm, early),
             agents,
             checker: Checker::new(plan.window_ms_max()),
-            pool: PoolKey {
-                rule: RuleId::new("P-TENANT").expect("a literal that follows the grammar"),
-                tenant: TenantId::new("atlas").ok(),
-            },
+            pool: pool(),
             has_changed_length: false,
             early_ms: HEARTBEAT_DELAY_MAX_MS
                 + 10
@@ -451,8 +448,16 @@ impl World {
     }
 }
 
+/// The pool of [`bundle`]'s rule and tenant.
+pub(crate) fn pool() -> PoolKey {
+    PoolKey {
+        rule: RuleId::new("P-TENANT").expect("a literal that follows the grammar"),
+        tenant: TenantId::new("atlas").ok(),
+    }
+}
+
 /// A bundle with one leased rule.
-fn bundle(version: u64, limit: Tokens, window_ms: u64) -> Bundle {
+pub(crate) fn bundle(version: u64, limit: Tokens, window_ms: u64) -> Bundle {
     let rule = RuleId::new("P-TENANT").expect("a literal that follows the grammar");
     let plan = PlanId::new("standard").expect("a literal that follows the grammar");
     Bundle {
